@@ -104,6 +104,15 @@ CALLED_AGAIN = """
             (slope,) = torch.autograd.grad(self.net(x).logsumexp(1).sum(), x, create_graph=True)
         return F.cross_entropy(outputs, batch[1]) + slope.square().sum(1).mean()
 """
+# The same by torch.func.
+BY_FUNC = (
+    CALLED_AGAIN.partition("    def loss")[0]
+    + """
+    def loss(self, outputs, batch):
+        slopes = torch.func.vmap(torch.func.grad(lambda one: self.net(one).logsumexp(0)))(batch[0])
+        return F.cross_entropy(outputs, batch[1]) + slopes.square().sum(1).mean()
+"""
+)
 # Its penalty is on the gradients of the model's outputs alone.
 OF_OUTPUTS = CALLED_AGAIN.replace("x = batch[0].detach()", "x = outputs if outputs.requires_grad else outputs.detach()")
 OF_OUTPUTS = OF_OUTPUTS.replace(".requires_grad_()", "").replace(
@@ -177,7 +186,7 @@ def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_pat
     assert note in (*verdict["notes"], "")
 
 
-@pytest.mark.parametrize(("text", "through"), [(CALLED_AGAIN, True), (OF_OUTPUTS, False)], ids=["model", "outputs"])
+@pytest.mark.parametrize(("text", "through"), [(CALLED_AGAIN, True), (BY_FUNC, True), (OF_OUTPUTS, False)])
 def test_a_look_tells_whether_a_loss_takes_gradients_through_the_model(
     text: str, through: bool, tmp_path: Path
 ) -> None:

@@ -11,12 +11,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gate_runs import Gates, planned
-from relay.equivalence import reference, trial_task
+from relay.equivalence import judged, reference, trial_task
 from relay.equivalence.figures import largest, scaled
 from relay.equivalence.first_pass import FirstPass
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.trial_task import TrialData, TrialTask
-from relay.equivalence.trials import EXACT, Trial, at_own_batch, trials
+from relay.equivalence.trials import EXACT, OWN_OPTIMIZER, Trial, at_own_batch, trials
+from relay.equivalence.verdict import Verdict
 from relay.spec.run import Gate, OwnBatch, Training, changed
 from relay.task.bound import BoundTask
 from test_any_model import written
@@ -146,9 +147,9 @@ def test_a_limit_follows_rounding_as_long_as_faults_are_larger() -> None:
         (2e-5, 6e-5, "2e-05, so that 6e-05 is allowed in place of 5e-05"),
         (1e-3, None, "1e-03, so that they are not compared"),
     ):
-        known = {"steps": 1, "slowdown": 1, "scale": 1.0, "ended": "", "rounding": {"parameters": moved}}
-        assert twin.as_far_as(known).limit_of("parameters") == (limit and pytest.approx(limit))
-        notes = [note for note in twin.weakened_by(known) if "rounding alone" in note]
+        its = {"steps": 1, "slowdown": 1, "scale": 1.0, "ended": "", "rounding": {"parameters": moved}, "unsteady": ()}
+        assert twin.as_far_as(its).limit_of("parameters") == (limit and pytest.approx(limit))
+        notes = [note for note in twin.weakened_by(its) if "rounding alone" in note]
         assert [note.endswith(told or "") for note in notes] == [True] * (told is not None)
     gradient = trial(planned("cpu", precision="bf16")[0], "gradient")
     assert gradient.limit_of("parameters") == gradient.limit
@@ -230,3 +231,43 @@ def test_rounding_is_measured_in_the_divisions_that_are_compared(gates: Gates, m
     for parts in (4, 16):
         figure = scaled(in_parts(its, data, parts)["losses"], known["losses"])
         assert figure <= 1.5 * known["rounding"]["losses"], parts
+
+
+# The same number is added to all classes: its gradient is nothing but rounding, and Adam makes a whole step of it.
+SHIFTED = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (64, 16)]
+
+    def model(self):
+        class Shifted(nn.Linear):
+            def __init__(self):
+                super().__init__(12, 3)
+                self.shift = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x):
+                return super().forward(x) + self.shift
+
+        return Shifted()
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+
+    def optimizer(self, parameters):
+        return torch.optim.Adam(parameters, self.learning_rate, eps=1e-15)
+"""
+
+
+def test_what_the_own_optimiser_makes_of_rounding_alone_is_not_compared_and_all_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "trials", lambda *_, **__: [OWN_OPTIMIZER])
+    data = TrialData(gate_of(written(tmp_path, SHIFTED), tmp_path / "data"), tmp_path / "data", CPU)
+    assert OWN_OPTIMIZER.as_far_as(reference.train(OWN_OPTIMIZER, data)).limit_of("parameters") is None
+    trained = reference.of_all_trials(data)[OWN_OPTIMIZER.name]
+    assert (trained["unsteady"], trained["steps"]) == (["shift"], OWN_OPTIMIZER.steps)
+    compared = OWN_OPTIMIZER.as_far_as(trained)
+    for name, passes in (("shift", True), ("weight", False)):
+        verdict, whole = Verdict("a-gate"), dict(trained["parameters"])
+        whole[name] = whole[name] + 1e-3
+        judged._compare(verdict, compared, [], whole, trained)
+        assert [part.passed for part in verdict.parts] == [passes]

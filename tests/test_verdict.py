@@ -17,9 +17,8 @@ from relay.equivalence import judged
 from relay.equivalence.course import Observed
 from relay.equivalence.division import divided
 from relay.equivalence.figures import apart, difference, distance, each_apart, leaves_of, scaled, share
-from relay.equivalence.raised import cannot_run
 from relay.equivalence.trials import Trial
-from relay.equivalence.verdict import Part, Verdict
+from relay.equivalence.verdict import Part, Verdict, cannot_run
 from relay.process import system
 from relay.run_folder.faults import Fault
 from relay.run_folder.verdicts import CAUSES, all_problems, of_batch, refuses

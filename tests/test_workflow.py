@@ -70,11 +70,12 @@ def test_what_depends_on_a_forced_rule_is_done_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_processes_judge_further_gates_of_their_own_group_alone(tmp_path: Path) -> None:
-    """One process those of one process: a reference the gate of `cpu`, and not that of `ddp`."""
-    config = {"repeats": 1, "comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per_node": 2}]}
+    """One process those of one process: a gate of `cpu` the other one, and not that of `ddp`."""
+    of_two = {"strategy": "ddp", "devices_per_node": 2}
+    config = {"repeats": 1, "comparisons": [{"strategy": "cpu", "precision": ["fp32", "bf16"]}, of_two]}
     _, printed = snakemake(tmp_path, config, "equivalence", "--dry-run", "--printshellcmds")
     beside = re.findall(r"--beside ?(.*?) ?>>", printed)
-    assert sorted(gates.partition("-")[0] for gates in beside) == ["", "", "cpu"]
+    assert sorted(gates.partition("-")[0] for gates in beside) == ["", "cpu", "cpu"]
 
 
 @pytest.mark.slow

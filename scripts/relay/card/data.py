@@ -116,7 +116,7 @@ def _rows_alike(split: Split, positions: torch.Tensor) -> bool:
         whole = split.read(Chosen(positions))
         for place in range(len(positions)):
             alone = split.read(Chosen(positions[place : place + 1]))
-            if not _equal(batches.taken(whole, slice(place, place + 1)), alone):
+            if not batches.same(batches.taken(whole, slice(place, place + 1)), alone):
                 return False
     return True
 
@@ -157,14 +157,6 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other.to(one.dtype), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two structures hold the same, bit for bit; NaN is equal to NaN."""
-    return len(first := tree_leaves(one)) == len(second := tree_leaves(other)) and all(
-        np.array_equal(np.asarray(a), np.asarray(b), equal_nan=np.asarray(a).dtype.kind in "fc")
-        for a, b in zip(first, second, strict=True)
-    )
-
-
 def _random(split: Split, positions: torch.Tensor) -> bool:
     """Whether samples differ from epoch to epoch. Raises UserError where one differs within an epoch."""
     if isinstance(split.dataset, TensorDataset):
@@ -174,7 +166,7 @@ def _random(split: Split, positions: torch.Tensor) -> bool:
         first = split.samples(Chosen(positions))
         again = split.samples(Chosen(positions.flip(0)))[::-1]  # in another order, as other processes read
     for position, one, other in zip(positions.tolist(), first, again, strict=True):
-        if not _equal(one, other):
+        if not batches.same(one, other):
             raise mistake(
                 kind,
                 "datasets",
@@ -184,7 +176,7 @@ def _random(split: Split, positions: torch.Tensor) -> bool:
             )
     end = time.monotonic() + SECONDS
     for epoch in range(1, EPOCHS):
-        if not _equal(first, split.samples(Chosen(positions, epoch))):
+        if not batches.same(first, split.samples(Chosen(positions, epoch))):
             return True
         if time.monotonic() > end:
             break
@@ -197,7 +189,7 @@ def _transformed(bound: BoundTask, split: Split, stored: Batch, draft: Draft) ->
     before = generators()
     with calling(kind, "transform"):
         batch = split.ready(copy.deepcopy(stored), torch.device("cpu"))
-    if not _equal(before, generators()):
+    if not batches.same(before, generators()):
         raise mistake(
             kind,
             "transform",

@@ -18,21 +18,12 @@ from relay.task.places import mistake
 from relay.task.user import DESCRIBING, Task, options_of
 
 # What a task's methods are called with, besides `self`.
-METHODS: Mapping[str, tuple[str, ...]] = {
-    "prepare": ("folder",),
-    "datasets": ("folder",),
-    "collate_fn": ("samples",),
-    "transform": ("batch",),
-    "model": (),
-    "inputs": ("batch",),
-    "loss": ("outputs", "batch"),
-    "optimizer": ("parameters",),
-    "scheduler": ("optimizer", "steps"),
-    "metrics": ("outputs", "batch"),
-    "final_metrics": ("means",),
-    "blocks": ("model",),
-    "tensor_plan": ("model",),
+METHODS: dict[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(method).parameters)[1:]
+    for name, method in vars(Task).items()
+    if inspect.isfunction(method)
 }
+METHODS["collate_fn"] = ("samples",)  # which a task may lack
 NEEDED = ("datasets", "model", "optimizer")
 NUMBERS = {
     "units_per_sample": int,

@@ -1,23 +1,21 @@
 """A task's model, looked at: its parameters, what it calls, and whether it is the same when it is built again."""
 
 import inspect
-import random
 import warnings
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_leaves
 
 from relay.card.draft import Draft
 from relay.card.watch import CardObserver
+from relay.chain.generators import generators
 from relay.process.devices import is_gpu
-from relay.process.generators import drawn_from, start_drawing
+from relay.process.generators import drawn_from
 from relay.spec.labels import several
 from relay.task import batches
 from relay.task.batches import Batch
@@ -36,6 +34,7 @@ MOST_FLOPS = 2e9
 HEAVY_FLOPS = 1e8
 FEW_SAMPLES = 3
 DRAWING_SEED = 1
+ELSEWHERE = {"python": "Python's random", "numpy": "numpy"}  # generators that are not torch's
 UNWRAPPED = "model() has what torch.compile made; the module itself is trained, and compiled where the config says so"
 
 
@@ -59,7 +58,8 @@ def see(bound: BoundTask, batch: Batch, draft: Draft) -> tuple[nn.Module, Comput
     if bound.unwrapped:
         draft.warn("model", UNWRAPPED)
     elements = sum(parameter.numel() for parameter in model.parameters())
-    draft.card |= {"parameters": elements, "tied": _tied(model)}
+    tied = tuple(tuple(names) for names in names_of(model).values() if len(names) > 1)
+    draft.card |= {"parameters": elements, "tied": tied}
     draft.card["batch_norm"] = tuple(name for name, module in model.named_modules() if isinstance(module, _BatchNorm))
     draft.card["synced"] = tuple(n for n, module in model.named_modules() if isinstance(module, nn.SyncBatchNorm))
     watch = None if meta is None else _watched_on_meta(bound, meta, batch, draft)
@@ -107,11 +107,6 @@ def _small(bound: BoundTask, device: torch.device) -> Computable | None:
     return Computable(small, model, _built_again(small, model, device), batch, torch.arange(FEW_SAMPLES))
 
 
-def _tied(model: nn.Module) -> tuple[tuple[str, ...], ...]:
-    """The names of parameters that have several, each group in the model's order."""
-    return tuple(tuple(group) for group in names_of(model).values() if len(group) > 1)
-
-
 def _watched_on_meta(bound: BoundTask, model: nn.Module, batch: Batch, draft: Draft) -> CardObserver | None:
     """What a pass on the meta device calls; None where it cannot be computed without values."""
     watch = CardObserver(in_mode(model, training=True))
@@ -148,7 +143,7 @@ def _built_again(bound: BoundTask, first: nn.Module, device: torch.device) -> nn
     """Another build with the same seed. Raises UserError unless it has the same parameters and buffers."""
     second = _built(bound, device)
     one, other = (dict([*each.named_parameters(), *each.named_buffers()]) for each in (first, second))
-    differing = [name for name in one if name not in other or not _same(one[name], other[name])]
+    differing = [name for name in one if name not in other or not batches.same(one[name], other[name])]
     differing += [name for name in other if name not in one]
     if differing:
         raise mistake(
@@ -160,41 +155,38 @@ def _built_again(bound: BoundTask, first: nn.Module, device: torch.device) -> nn
     return second
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    one, other = one.detach(), other.detach()
-    return one.shape == other.shape and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
-
-
 def computed(task: Computable, draft: Draft) -> Any:
     """The outputs of a pass in training mode. It is watched, and computed twice, to see which generators it depends on.
 
     Raises UserError for what the model raises.
     """
-    bound, batch, unused = task.bound, task.batch, copied(task.again)
-    with drawn_from(DRAWING_SEED), calling(type(bound.own), "model", f"a batch of {batches.count(batch)} samples"):
-        _start_gpu(draft.device)
-        before = _elsewhere()
-        watch = CardObserver(in_mode(task.model, training=True))
-        with watch.watching():
-            outputs = bound.outputs(task.model, batch)
-        moved = tuple(name for name, state in _elsewhere().items() if state != before[name])
-        start_drawing(DRAWING_SEED)
-        _start_gpu(draft.device)
-        with CardObserver(
-            in_mode(task.again, training=True)
-        ).watching():  # as before: modes change in which order is drawn
-            again = bound.outputs(task.again, batch)
-    watched(watch, batches.count(batch), draft, flops="forward_flops" not in draft.card)
+    unused = copied(task.again)
+    watch, outputs, moved = _passed(task, task.model, draft)
+    _, again, _ = _passed(task, task.again, draft)  # watched as well: modes change in which order is drawn
+    watched(watch, batches.count(task.batch), draft, flops="forward_flops" not in draft.card)
     if changed := _changed(task, unused):
         draft.card["dependent"] = (
             f"the forward pass changes parameters ({several(changed)}), as max_norm of an Embedding, initial values "
-            f"from data or an average of weights do ({place(type(bound.own), 'model')}): a divided batch has several "
+            f"from data or an average of weights do ({place(draft.kind, 'model')}): a divided batch has several "
             "passes, in several processes, and each changes them"
         )
-    pairs = [each for each in zip(tree_leaves(outputs), tree_leaves(again), strict=False) if _are_tensors(each)]
-    same = all(_same(one, other) for one, other in pairs)
+    same = all(map(batches.same, batches.leaves(outputs), batches.leaves(again)))
     draft.card["outside"] = moved if moved or same else ("a generator of its own",)
     return outputs
+
+
+def _passed(task: Computable, model: nn.Module, draft: Draft) -> tuple[CardObserver, Any, tuple[str, ...]]:
+    """What is seen of a pass in training mode, its outputs, and the generators that it draws from beside torch's."""
+    watch, of = CardObserver(in_mode(model, training=True)), f"a batch of {batches.count(task.batch)} samples"
+    with drawn_from(DRAWING_SEED), calling(draft.kind, "model", of):
+        if is_gpu(draft.device):
+            torch.cuda.manual_seed_all(DRAWING_SEED)
+        before = generators()
+        with watch.watching():
+            outputs = task.bound.outputs(model, task.batch)
+        after = generators()
+    moved = (name for key, name in ELSEWHERE.items() if not batches.same(before[key], after[key]))
+    return watch, outputs, tuple(moved)
 
 
 def _changed(task: Computable, model: nn.Module) -> list[str]:
@@ -205,7 +197,9 @@ def _changed(task: Computable, model: nn.Module) -> list[str]:
     kinds = (nn.Embedding, nn.EmbeddingBag)
     names = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, kinds) and each.max_norm}
     left = dict(task.model.named_parameters())
-    names |= {name for name, other in model.named_parameters() if name not in left or not _same(left[name], other)}
+    names |= {
+        name for name, other in model.named_parameters() if name not in left or not batches.same(left[name], other)
+    }
     with drawn_from(DRAWING_SEED), torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
@@ -214,19 +208,4 @@ def _changed(task: Computable, model: nn.Module) -> list[str]:
         with torch.enable_grad(), suppress(Exception):  # it may refuse such parameters
             task.bound.outputs(in_mode(model, training=True), task.batch)
     now = dict(model.named_parameters())
-    return [name for name in before if name in names or name not in now or not _same(before[name], now[name])]
-
-
-def _start_gpu(device: torch.device) -> None:
-    if is_gpu(device):
-        torch.cuda.manual_seed_all(DRAWING_SEED)
-
-
-def _are_tensors(pair: tuple[Any, Any]) -> bool:
-    return all(isinstance(each, torch.Tensor) for each in pair)
-
-
-def _elsewhere() -> dict[str, Any]:
-    """The states of the generators that are not torch's."""
-    numpy = np.random.get_state(legacy=False)["state"]
-    return {"Python's random": random.getstate(), "numpy": (numpy["key"].tobytes(), numpy["pos"])}
+    return [name for name in before if name in names or name not in now or not batches.same(before[name], now[name])]

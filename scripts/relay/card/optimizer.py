@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -137,8 +137,10 @@ def _see_scheduler(bound: BoundTask, draft: Draft) -> None:
 
 def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[nn.Parameter], draft: Draft) -> None:
     """Put onto the card whether each parameter has the options that it has in the optimiser of all of them."""
-    options = _options(whole)
-    draft.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in _parts(parameters))
+    options, half = _options(whole), len(parameters) // 2
+    # Each half, and all but the first one: that moves every other parameter by one place.
+    parts = filter(None, (parameters[:half], parameters[half:], parameters[1:]))
+    draft.card["grouped_by_place"] = not all(_alike(bound, part, options) for part in parts)
     if draft.card["grouped_by_place"]:
         draft.warn(
             "optimizer",
@@ -146,12 +148,6 @@ def _see_parts(bound: BoundTask, whole: torch.optim.Optimizer, parameters: list[
             "own: pipeline, pipeline_ddp and model_parallel are skipped; group parameters by what they are, such as "
             "their number of dimensions",
         )
-
-
-def _parts(parameters: list[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
-    """Each half, and all but the first one: that moves every other parameter by one place."""
-    half = len(parameters) // 2
-    yield from (part for part in (parameters[:half], parameters[half:], parameters[1:]) if part)
 
 
 def _alike(bound: BoundTask, part: Sequence[nn.Parameter], options: dict[int, dict[str, Any]]) -> bool:

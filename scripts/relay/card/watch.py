@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -48,7 +49,7 @@ class CardObserver(calls.PassObserver):
         name = getattr(func, "__name__", type(func).__name__)
         if name in NORMS and not isinstance(self.module, _BatchNorm):
             self.norms.setdefault(f"{self.running[-1]}: {name}" if self.running else name)
-        self.differentiates |= func is torch.autograd.grad
+        self.differentiates |= func is torch.autograd.grad or _in_derivative()
         self.functions.append((name, kwargs))
         try:
             return func(*args, **kwargs)
@@ -105,7 +106,9 @@ class LossCalls(FunctionMode):
         if func is torch.autograd.grad and kwargs.get("create_graph"):
             ends = (calls.tensors_in(args[:1]), calls.tensors_in((args[1:2], kwargs.get("inputs"))))
             self.differentiates |= _through_model(*ends)
-        shapes = [tuple(each.shape) for each in calls.tensors_in((args, dict(kwargs)))]
+        given = calls.tensors_in((args, dict(kwargs)))
+        self.differentiates |= _in_derivative() and any(isinstance(each, nn.Parameter) for each in given)
+        shapes = [tuple(each.shape) for each in given]
         joined = [each[0] for each in shapes if each[1:] == (1,) and each[:1] in shapes]
         if isinstance(result, torch.Tensor) and result.dim() != 1:  # one that is indexed by the other gives [N]
             self.broadcast = max([self.broadcast, *joined])
@@ -117,6 +120,12 @@ class LossCalls(FunctionMode):
         """Whether the loss is the cross entropy of outputs, or of a view of them."""
         held = {each.untyped_storage()._cdata for each in calls.tensors_in(outputs)}
         return any(result is loss and given.untyped_storage()._cdata in held for given, result in self.entropies)
+
+
+def _in_derivative() -> bool:
+    """Whether something is computed within a derivative of torch.func, such as `grad` or `jvp`."""
+    kinds = [each.key() for each in get_interpreter_stack() or ()]
+    return TransformType.Grad in kinds or TransformType.Jvp in kinds
 
 
 def _through_model(outputs: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> bool:

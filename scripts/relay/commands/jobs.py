@@ -10,8 +10,6 @@ from pathlib import Path
 from relay.base.files import write_json
 from relay.base.options import add
 
-ALONG = "gates that the same processes judge afterwards: GATE:REFERENCE"
-
 
 def train(parser: ArgumentParser, words: list[str]) -> int:
     """A segment of a run."""
@@ -22,19 +20,17 @@ def train(parser: ArgumentParser, words: list[str]) -> int:
 
 
 def reference(parser: ArgumentParser, words: list[str]) -> int:
-    """A reference, and the gates along with it."""
-    parser.add_argument("--beside", nargs="*", default=[], help=ALONG)
+    """A reference."""
     given = add(parser, "spec", "output", "attempt", "results").parse_args(words)
-    from relay.equivalence.along import beside
     from relay.equivalence.job import run_reference
 
-    others = beside(given.beside, given.spec.parents[2])
-    return run_reference(given.spec, given.results, given.output, given.attempt, beside=others)
+    return run_reference(given.spec, given.results, given.output, given.attempt)
 
 
 def gate(parser: ArgumentParser, words: list[str]) -> int:
     """A gate, and others along with it."""
-    parser.add_argument("--beside", nargs="*", default=[], help=ALONG)
+    along = "gates that the same processes judge afterwards: GATE:REFERENCE"
+    parser.add_argument("--beside", nargs="*", default=[], help=along)
     given = add(parser, "spec", "output", "reference", "attempt", "results").parse_args(words)
     from relay.equivalence.along import beside
     from relay.equivalence.job import run_gate

@@ -21,7 +21,7 @@ from relay.config.reading import read_config
 from relay.environments import overlay
 from relay.environments.locks import lock_of
 from relay.equivalence.campaign import Proof, markdown
-from relay.equivalence.raised import refusing
+from relay.equivalence.verdict import refusing
 from relay.launch import gpus
 from relay.launch.gpus import count_gpus
 from relay.planning.inputs import Here

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from relay.base.files import read_json_or
 from relay.driver.claim import say
-from relay.equivalence.raised import CANNOT_RUN
+from relay.equivalence.verdict import CANNOT_RUN
 from relay.run_folder.verdicts import of_batch
 from relay.spec.labels import counted
 from relay.spec.run import OwnBatch

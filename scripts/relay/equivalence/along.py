@@ -3,7 +3,7 @@
 Imports no torch: the driver asks.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,44 +17,40 @@ from relay.run_folder.places import dataset_folder
 from relay.run_folder.snapshot import planned
 from relay.spec.identity import source_digest, strategy_sources
 from relay.spec.requirements import BUILT_IN, NodeNeed
-from relay.spec.run import Gate, Reference
+from relay.spec.run import Gate
 from relay.spec.setting import Shape
 
 FEWEST_TOGETHER = 4  # gates for which a group of processes is worth the time of its imports
 MOST_TOGETHER = 8  # gates that are told of only when all are judged, and are judged anew where one ends the processes
 
 
-def judged_along(proof: Gate | Reference, other: Gate) -> bool:
-    """Whether the processes of a gate, or of a reference, may judge another gate afterwards.
+def judged_along(gate: Gate, other: Gate) -> bool:
+    """Whether the processes of a gate may judge another gate afterwards.
 
-    They need the same places in the same software; each proof computes in threads, and in a precision, of its own. Who
+    They need the same places in the same software; each gate computes in threads, and in a precision, of its own. Who
     compiles takes minutes, for which no others wait. A strategy with a service or a disk on its node has processes of
     its own. One's own file, of a strategy or a task, has to be in the snapshot that the processes run; what is built in
     is in each.
     """
     built_in = Path(other.strategy.file).resolve().parent == BUILT_IN
-    own_node = {*proof.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
-    frozen = (built_in or proof.strategy.file == other.strategy.file) and other.task.file in ("", proof.task.file)
+    own_node = {*gate.strategy.node_needs, *other.strategy.node_needs} & {*get_args(NodeNeed)}
+    frozen = (built_in or gate.strategy.file == other.strategy.file) and other.task.file in ("", gate.task.file)
 
-    def places(each: Gate | Reference) -> tuple[str, bool, Shape]:
+    def places(each: Gate) -> tuple[str, bool, Shape]:
         return each.stack, each.computation.compile, replace(each.shape, cpus_per_task=1, threads=1)
 
-    return places(proof) == places(other) and frozen and not own_node
+    return places(gate) == places(other) and frozen and not own_node
 
 
-def in_groups(gates: Iterable[Gate], reference: Callable[[Gate], Reference], cpus: int) -> dict[str, str]:
+def in_groups(gates: Iterable[Gate], cpus: int) -> dict[str, str]:
     """By gate, the name of its group: gates that the same processes may judge, so that no two are judged at a time.
 
     On so many CPUs, groups compute side by side, and gates that may share processes are divided into as many, as long
-    as some are left to each; earlier gates are judged first, and no group is large. On one CPU all jobs wait for each
-    other: there a reference's process also judges what it may.
+    as some are left to each; earlier gates are judged first, and no group is large.
     """
     groups: dict[str, str] = {}
     alike: list[list[Gate]] = []
     for gate in gates:
-        if cpus == 1 and judged_along(reference(gate), gate):
-            groups[gate.id] = reference(gate).id
-            continue
         group = next((each for each in alike if judged_along(each[0], gate) and judged_along(gate, each[0])), [])
         if not group:
             alike.append(group)
@@ -73,17 +69,15 @@ def beside(words: Sequence[str], equivalence: Path) -> dict[Path, Path]:
     return {gates / gate / "gate.json": references / reference / "reference.pt" for gate, reference in named}
 
 
-def unjudged(
-    beside: Mapping[Path, Path], results: Path, attempt: int, own_reference: Path | None = None
-) -> dict[Path, Path]:
+def unjudged(beside: Mapping[Path, Path], results: Path, attempt: int) -> dict[Path, Path]:
     """Those of these gates that no other job has judged along, and whose reference and data are there.
 
-    None in a retry, whose gate is to be alone. `own_reference` will be there.
+    None in a retry, whose gate is to be alone.
     """
     if attempt > 1:
         return {}
     open_ = {spec: file for spec, file in beside.items() if not (spec.parent / ALONG).exists()}
-    with_reference = {spec: file for spec, file in open_.items() if file == own_reference or file.is_file()}
+    with_reference = {spec: file for spec, file in open_.items() if file.is_file()}
     datasets = {spec: dataset_folder(results, Gate.read(spec).dataset) for spec in with_reference}
     whole = {folder for folder in {*datasets.values()} if _is_whole(folder)}
     return {spec: file for spec, file in with_reference.items() if datasets[spec] in whole}

@@ -4,6 +4,7 @@ The strategy trains first. Then one process repeats it without ever stopping, an
 """
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,12 +13,19 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from relay.equivalence import precision
-from relay.equivalence.compared import apart_by_rounding, compare, compared_draws, curve, moved_by_training
-from relay.equivalence.course import AsTrained, Course, EndedEarlyError
+from relay.equivalence.compared import (
+    apart_by_rounding,
+    compare,
+    compared_draws,
+    curve,
+    moved_by_training,
+    statistics_apart,
+)
+from relay.equivalence.course import AsTrained, Course, EndedEarlyError, Observed
 from relay.equivalence.division import computed
-from relay.equivalence.figures import difference
+from relay.equivalence.figures import difference, most
 from relay.equivalence.journey import travel
-from relay.equivalence.plain import Plain, State, ways
+from relay.equivalence.plain import Plain, State
 from relay.equivalence.repeated import Repeated
 from relay.equivalence.trial_task import TrialData
 from relay.equivalence.trials import AS_TRAINED, BEFORE, EXACT, MOST_ROUNDING, SLOWDOWNS
@@ -108,7 +116,7 @@ class Tried:
         observed = journey.observed(verdict, ranks)
         if ranks.rank != 0:
             return
-        repeated = _repeated(data, task, first.strategy, curve([seen for seen, _ in observed]))
+        repeated = _repeated(data, task, first.strategy, [seen for seen, _ in observed])
         compare(verdict, repeated, observed, journey.trained, journey.loaded.model, alone)
         if failed := sorted({part.compared for part in verdict.parts if not part.passed}):
             rounding, self.moved = apart_by_rounding(repeated), moved_by_training(repeated)
@@ -138,13 +146,18 @@ class Tried:
             verdict.add(part)
 
 
-def _repeated(data: TrialData, task: AsTrained, strategy: Strategy, losses: torch.Tensor) -> Repeated:
-    """The plain repetition, the nearer one where there are two ways."""
-    replicas, tried = strategy.replica.count, []
-    for alike in ways(data.run, replicas):
-        tried.append(Repeated(data, task, replicas, type(strategy).requirements, alike=alike))
-        tried[-1].train()
-    return min(tried, key=lambda each: difference(losses, torch.tensor(each.losses, dtype=torch.float64)))
+def _repeated(data: TrialData, task: AsTrained, strategy: Strategy, seen: Sequence[Observed]) -> Repeated:
+    """The plain repetition: of replicas with statistics of their own, or with the first one's, whichever is nearer."""
+    replicas, tried = strategy.replica.count, dict[float, Repeated]()
+    for alike in (False, True) if replicas > 1 else (False,):
+        repeated = Repeated(data, task, replicas, type(strategy).requirements, alike=alike)
+        repeated.train()
+        losses = difference(curve(seen), torch.tensor(repeated.losses, dtype=torch.float64))
+        apart = most((losses, *statistics_apart(repeated, seen).values()))
+        tried[apart] = repeated
+        if apart <= EXACT:
+            break
+    return tried[min(tried)]
 
 
 def _alone(task: AsTrained, global_batch_size: int, folder: Path, ranks: Ranks) -> State | str:

@@ -121,18 +121,21 @@ def _worst(figures: Mapping[Any, float]) -> Any:
 
 
 def _statistics(verdict: Verdict, repeated: Repeated, seen: Sequence[Observed]) -> None:
-    """Compare every rank's buffers with its replica's; under DDP a step begins with the first replica's."""
-    figures: dict[str, float] = {}
-    for each in seen:
-        candidates = repeated.statistics_of(each.replica.index)
-        for name, buffer in each.buffers.items():
-            differences = [scaled(buffer, one[name]) for one in candidates if name in one]
-            if differences:
-                figures[name] = max(figures.get(name, 0.0), min(differences))
-    if figures:
+    """Compare every rank's buffers with its replica's."""
+    if figures := statistics_apart(repeated, seen):
         worst = _worst(figures)
         what = f"largest difference of a replica's statistics, in {worst}"
         verdict.add(Part("as trained", "statistics", what, figures[worst], EXACT))
+
+
+def statistics_apart(repeated: Repeated, seen: Sequence[Observed]) -> dict[str, float]:
+    """How far each buffer is from its replica's, on the rank where it is farthest away."""
+    figures: dict[str, float] = {}
+    for each in seen:
+        expected = repeated.statistics_of(each.replica.index)
+        for name in (name for name in expected if name in each.buffers):
+            figures[name] = most((figures.get(name, 0.0), scaled(each.buffers[name], expected[name])))
+    return figures
 
 
 def _outputs(

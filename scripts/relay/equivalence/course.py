@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from relay import strategies
-from relay.equivalence.figures import leaves_of, same
+from relay.equivalence.figures import leaves_of
 from relay.equivalence.plain import Tensors
 from relay.equivalence.trial_task import TrialData, TrialTask
 from relay.equivalence.trials import PREDICTED
@@ -21,6 +21,7 @@ from relay.process.generators import seed_generators
 from relay.process.ranks import Ranks
 from relay.run_folder import stalled
 from relay.strategies.base import Replica, Strategy
+from relay.task import batches
 from relay.task.draws import Drawn, Draws
 from relay.task.modes import Work
 from relay.task.still import Stilled
@@ -107,7 +108,10 @@ class Course:
         with closing(self.train_steps(given)) as losses:
             for step in range(first, last):
                 stalled.further()
-                self._drop_records(work)
+                # What was computed outside of steps, while strategies are built or predict, is forgotten.
+                work.taken()
+                task.draws.taken()
+                task.seen.clear()
                 with task.computing(), work.counting() if self.counted else nullcontext():
                     loss = next(losses, None)
                 if loss is None:
@@ -119,12 +123,6 @@ class Course:
                 seen.drawn.append(task.draws.taken())
                 yield step
                 strategy.set_learning_rate(task.learning_rate(step + 1))
-
-    def _drop_records(self, work: Work) -> None:
-        """Forget what was computed outside of steps, while strategies are built or predict."""
-        work.taken()
-        self.task.draws.taken()
-        self.task.seen.clear()
 
     def predict(self, after: int, step: int = PREDICTED, *, whole: bool = False) -> None:
         """Predict a step's batch, note what is drawn, and look for traces that evaluation leaves.
@@ -147,7 +145,7 @@ class Course:
         modes = {name: module.training for name, module in strategy.model.named_modules()}
         yield
         after = strategy.whole_model()
-        changed = [name for name in before if name not in after or not same(before[name], after[name])]
+        changed = [name for name in before if name not in after or not batches.same(before[name], after[name])]
         if changed and self.ranks.rank == 0:
             problems.append(f"evaluation: it changes the model: {changed[0]} ({len(changed)} of {len(before)})")
         mode = strategy.model.training  # of modules that were not there before, such as copies that stages make

@@ -22,17 +22,13 @@ def scaled(mine: torch.Tensor, reference: torch.Tensor) -> float:
 
     For losses, outputs and statistics: a loss of 10,000 rounds coarsely. Parameters that large have diverged.
     """
-    return difference(mine, reference) / max(1.0, size(_finite(reference)))
+    finite = reference[reference.isfinite()]  # a mask's infinities are no scale
+    return difference(mine, reference) / max(1.0, size(finite))
 
 
 def size(tensor: torch.Tensor) -> float:
     """The largest absolute value; 0 without any."""
     return float(tensor.abs().max()) if tensor.numel() else 0.0
-
-
-def _finite(tensor: torch.Tensor) -> torch.Tensor:
-    """Its finite values: a mask's infinities are no scale."""
-    return tensor[tensor.isfinite()]
 
 
 def most(values: Iterable[float]) -> float:
@@ -57,11 +53,6 @@ def scales(tensors: Mapping[str, torch.Tensor]) -> dict[str, float]:
     for names in by_kind(tensors).values():
         scale_by_name |= dict.fromkeys(names, max(size(tensors[name]) for name in names) or 1.0)
     return scale_by_name
-
-
-def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same numbers; NaN is the same as NaN."""
-    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def leaves_of(outputs: Any, along: batches.Along, *, whole: bool = False) -> list[torch.Tensor]:

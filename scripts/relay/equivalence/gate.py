@@ -154,19 +154,11 @@ def _of_what_is_changed(verdict: Verdict, run: Gate) -> None:
 # Further gates in the same processes
 
 
-def judge_beside(beside: Sequence[Path], dataset: Path) -> None:
-    """Judge gates of one process in this one, which has trained their reference. It exits at the end.
-
-    `beside` are a specification and a reference's file for each.
-    """
-    with joined(beside[0]) as (_, ranks):
-        _judge_along(beside, dataset, ranks)
-
-
 def _judge_along(beside: Sequence[Path], dataset: Path, ranks: Ranks) -> None:
     """Judge further gates of the same shape, and note a pass beside its specification. Collective.
 
-    Their datasets lie beside `dataset`, which is that of the first gate.
+    `beside` are a specification and a reference's file for each. Their datasets lie beside `dataset`, which is that of
+    the first gate.
     A gate that fails here, or ends these processes, may have met what an earlier strategy has left: it counts as not
     judged.
     """

@@ -16,8 +16,16 @@ from relay.base.files import read_json, read_json_or, write_json
 from relay.chain.signals import SIGNALS
 from relay.datasets import verified
 from relay.equivalence.along import completed, source, unjudged
-from relay.equivalence.raised import CANNOT_RUN, cannot_run, refusing
-from relay.equivalence.verdict import ALONG, FAULTED, UNFINISHED, Verdict, failed_at
+from relay.equivalence.verdict import (
+    ALONG,
+    CANNOT_RUN,
+    FAULTED,
+    UNFINISHED,
+    Verdict,
+    cannot_run,
+    failed_at,
+    refusing,
+)
 from relay.launch.launcher import Start, launch, started
 from relay.run_folder import faults
 from relay.run_folder.faults import Fault
@@ -33,30 +41,15 @@ TWICE = ", and failed twice, the second time alone"
 WITHOUT_A_WORD = "its processes were killed, or crashed without a word"
 
 
-def run_reference(
-    spec: Path,
-    results: Path,
-    output: Path,
-    attempt: int = 1,
-    start: Start = launch,
-    beside: Mapping[Path, Path] = MappingProxyType({}),
-) -> int:
+def run_reference(spec: Path, results: Path, output: Path, attempt: int = 1, start: Start = launch) -> int:
     """Train a reference and write it to `output` (.pt); returns the job's exit status.
 
-    `beside` are gates of one process that are compared with it: as `run_gate` has it. The reference stands once it is
-    written, whatever ends its process after it.
     A fault of the program's own is recorded; a retry (`attempt` > 1) only repeats it in words.
     """
     if (ended := faults.begin(output.parent, "reference", attempt)) is not None:
         return ended
-    others = unjudged(beside, results, attempt, own_reference=output)
-    status = _started(spec, "equivalence.reference", results, output, others, start=start)
-    completed(others, results)
-    if status != 0 and not output.is_file():
-        return faults.concluded(output.parent, "reference", status)
-    if status != 0:
-        _end_in_a_further_gate(output)
-    return 0
+    status = _started(spec, "equivalence.reference", results, output, start=start)
+    return faults.concluded(output.parent, "reference", status) if status != 0 else 0
 
 
 def run_gate(
@@ -88,11 +81,14 @@ def run_gate(
     if attempt == 1:
         noted.unlink(missing_ok=True)
     others = unjudged(beside, results, attempt)
-    status = _started(spec, "equivalence.gate", results, output, others, "--reference", str(reference), start=start)
+    along = map(str, [path for pair in others.items() for path in pair])
+    arguments = ["--reference", str(reference), "--beside", *along]
+    status = _started(spec, "equivalence.gate", results, output, *arguments, start=start)
     run = Gate.read(spec)
     if completed(others, results):  # its own verdict was complete before
         if status != 0:
-            _end_in_a_further_gate(output)
+            print("its processes ended in a further gate, which its own job judges again", flush=True)
+            faults.forget(output.parent)
     elif status != 0:  # what ended badly has proven nothing, whatever it wrote before
         output.unlink(missing_ok=True)
     verdict = read_json(output)
@@ -114,10 +110,8 @@ def run_gate(
     return _concluded(output, verdict | source(run, results))
 
 
-def _started(
-    spec: Path, role: str, results: Path, output: Path, beside: Mapping[Path, Path], *extra: str, start: Start
-) -> int:
-    """Start the role's processes on the run's dataset, and let them judge the gates `beside`; returns their status."""
+def _started(spec: Path, role: str, results: Path, output: Path, *extra: str, start: Start) -> int:
+    """Start the role's processes on the run's dataset, with these arguments; returns their status."""
     run = Training.read(spec)
     dataset = dataset_folder(results, run.dataset)
     try:
@@ -127,8 +121,7 @@ def _started(
         faults.record(output.parent, error)
         return 1
     file = Path(run.strategy.file) if run.strategy.file else None  # the reference knows nothing of strategies
-    others = map(str, [path for pair in beside.items() for path in pair])
-    arguments = ["--dataset", str(dataset), *extra, "--beside", *others]
+    arguments = ["--dataset", str(dataset), *extra]
     return started(spec, role, results, output, arguments, strategy_file=file, start=start)
 
 
@@ -167,9 +160,3 @@ def _concluded(output: Path, verdict: dict[str, Any]) -> int:
         conclusion = f"not proven, because {why}"
     print(f"gate {verdict['gate']}: {conclusion}")
     return 0
-
-
-def _end_in_a_further_gate(output: Path) -> None:
-    """The processes failed after the job's own work, which stands."""
-    print("its processes ended in a further gate, which its own job judges again", flush=True)
-    faults.forget(output.parent)

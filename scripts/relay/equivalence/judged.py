@@ -111,7 +111,8 @@ def _compare(
         names = sorted(set(whole) ^ set(reference["parameters"]))
         verdict.problems.append(f"{trial.name}: names of parameters differ from the reference's: {names[:4]}")
     elif "parameters" in trial.compares and (limit := trial.limit_of("parameters")) is not None:
-        pairs = [(whole[name], tensor) for name, tensor in reference["parameters"].items()]
+        expected = {name: tensor for name, tensor in reference["parameters"].items() if name not in trial.unsteady}
+        pairs = [(whole[name], tensor) for name, tensor in expected.items()]
         what, figure = "largest parameter difference", largest(pairs)
         relative, smallest = share(distance(pairs), reference["update"]), _relative_limit(pairs, reference)
         # Where parameters hardly move, as in fine-tuning, a fault moves them by less than the limit.
@@ -241,7 +242,7 @@ def _parting(trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
     unscaled = data.task(trial)
     plain = Plain.of(unscaled, data.device) if ranks.rank == 0 else None
     reporting = ranks.gather(course.seen.replica.reports)
-    initial = _on_cpu(plain) if plain else {}
+    initial = State.of(plain).model if plain else {}
     with closing(course.steps(0, trial.steps)) as steps, suppress(EndedEarlyError):
         for step in steps:
             whole = course.strategy.whole_model()
@@ -249,20 +250,19 @@ def _parting(trial: Trial, data: TrialData, ranks: Ranks) -> str | None:
             if plain is not None:
                 expected = plain.step([[data.batch(unscaled, step)]], unscaled.learning_rate(step))
                 mine = [loss for loss, reports in zip(losses, reporting, strict=True) if reports]
-                differing = _first(trial, whole, _on_cpu(plain), initial) or _of_loss(trial, mine, float(expected))
+                differing = _first(trial, whole, State.of(plain).model, initial) or _of_loss(
+                    trial, mine, float(expected)
+                )
             if differing := ranks.gather(differing)[0]:
                 return f"first differs at step {step + 1} in {differing}"
     return None
-
-
-def _on_cpu(plain: Plain) -> Tensors:
-    return {name: tensor.cpu() for name, tensor in State.of(plain).model.items()}
 
 
 def _first(trial: Trial, whole: Tensors, expected: Tensors, initial: Tensors) -> str | None:
     """The first tensor, in the network's order, that differs by more than the trial allows."""
     if not expected.keys() <= whole.keys():
         return None  # a problem says so already
+    expected = {name: tensor for name, tensor in expected.items() if name not in trial.unsteady}
     figures = {name: difference(whole[name], tensor) for name, tensor in expected.items()}
     if trial.relative:
         # Of all that training moved, each tensor's part of the difference that is allowed for all together.

@@ -63,6 +63,7 @@ class LockStep:
         self.before, self.kept = ([p.clone() for p in _parameters(self.first)] for _ in range(2))
         self.losses: list[torch.Tensor] = []
         self.rounding = dict.fromkeys(trial.compares, 0.0)
+        self.unsteady = set[int]()  # places of parameters that are not compared
         self.largest_norm = 0.0  # of a step's gradients
         self.ended = ""
 
@@ -157,8 +158,20 @@ class LockStep:
         """How far these parameters are from the first training's, measured as the trial compares them."""
         first = _parameters(self.first)
         if self.trial.relative:
-            return norm(torch._foreach_sub(first, others)) / (self._moved() or 1.0)
+            off = [*torch._foreach_sub(first, others)]
+            if self.trial.steady and not self.losses:
+                self._note_unsteady(off)
+            return norm(each for place, each in enumerate(off) if place not in self.unsteady) / (self._moved() or 1.0)
         return largest(zip(others, first, strict=True))
+
+    def _note_unsteady(self, off: list[torch.Tensor]) -> None:
+        """Note which parameters are not compared after the first step: before chaos moves all. Others have to stay."""
+        assert self.trial.most_rounding is not None
+        moved = torch._foreach_norm(torch._foreach_sub(_parameters(self.first), self.before))
+        pairs = zip(torch._foreach_norm(off), moved, strict=True)
+        unsteady = {place for place, (one, whole) in enumerate(pairs) if not one <= self.trial.most_rounding * whole}
+        unsteady |= self.unsteady
+        self.unsteady = unsteady if len(unsteady) < len(off) else self.unsteady
 
     @property
     def scale(self) -> float:
@@ -180,6 +193,8 @@ class LockStep:
         forward, where they are counted.
         """
         outputs = self._predicted(self.first)
+        unsteady = {id(each) for place, each in enumerate(self.first.model.parameters()) if place in self.unsteady}
+        held = self.first.model.state_dict(keep_vars=True)
         return {
             "steps": self.steps,
             "ended": self.ended,
@@ -190,6 +205,7 @@ class LockStep:
             "outputs_rounding": self._outputs_rounding(outputs),
             "update": self._moved(),
             "rounding": self.rounding,
+            "unsteady": [name for name, tensor in held.items() if id(tensor) in unsteady],
             "work": self.work,
             "footprint": footprint(self.first.model, self.first.optimizer),
         }

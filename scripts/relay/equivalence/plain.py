@@ -100,10 +100,7 @@ class Plain:
     `statistics` are the model's buffers (BatchNorm's statistics), one set for each replica. They stay empty where one
     replica computes everything, because the model's own buffers are then enough.
     With `copies`, copies of the model compute the parts of a slice, and only the first one's statistics stay. With
-    `alike`, every replica begins each step with the first one's, as under DDP.
-    `candidates` is for each replica what its statistics may be after the last step: its own, or what they would be had
-    it begun the step with the first one's, as under DDP.
-    """
+    `alike`, every replica begins each step with the first one's, as under DDP."""
 
     task: BoundTask
     model: nn.Module
@@ -112,7 +109,6 @@ class Plain:
     statistics: list[Statistics] = field(default_factory=list)
     copies: bool = False
     alike: bool = False
-    candidates: list[list[Statistics]] = field(default_factory=list)
 
     @classmethod
     def of(cls, task: BoundTask, device: torch.device, replicas: int = 1) -> Plain:
@@ -148,7 +144,7 @@ class Plain:
         samples = sum(batches.count(part) for parts in slices for part in parts)
         if self.alike:
             self.statistics = copies([self.statistics[0] for _ in self.statistics])
-        total, before, work = torch.zeros((), dtype=torch.float64), copies(self.statistics), Work()
+        total, work = torch.zeros((), dtype=torch.float64), Work()
         with nullcontext() if counted is None else work.counting(), self.task.computing():
             for replica, parts in enumerate(slices):
                 self.use_statistics(replica)
@@ -165,8 +161,6 @@ class Plain:
                 self.task.clip(self.optimizer)
             self.scaler.step(self.optimizer)
         self.scaler.update()
-        firsts = _from_the_firsts(self.model, before, self.statistics, list(map(len, slices)))
-        self.candidates = [*map(list, zip(copies(self.statistics), firsts, strict=True))]
         return total
 
     @torch.no_grad()
@@ -198,11 +192,6 @@ def declared_parts(run: Training, requirements: Requirements) -> int:
     return math.prod(int(options[name]) for name in requirements.whole_batches if name in options)
 
 
-def ways(run: Training, replicas: int) -> tuple[bool, ...]:
-    """`alike` of each plain training that a run may be: where buffers move the loss, replicas may share them or not."""
-    return (False, True) if run.task.card.buffers and replicas > 1 else (False,)
-
-
 @torch.no_grad()
 def move(model: nn.Module, seed: int, size: Callable[[torch.Tensor], torch.Tensor | float]) -> None:
     """Move each parameter by what `size` says of it, up or down at random."""
@@ -220,31 +209,3 @@ def one_unit(parameter: torch.Tensor) -> torch.Tensor:
 def copies(statistics: Sequence[Statistics]) -> list[Statistics]:
     """A copy of each replica's."""
     return [{name: buffer.clone() for name, buffer in own.items()} for own in statistics]
-
-
-def _from_the_firsts(
-    model: nn.Module, before: Sequence[Statistics], after: Sequence[Statistics], parts: Sequence[int]
-) -> list[Statistics]:
-    """What a step would have made of them, had every replica begun it with the first one's, as under DDP.
-
-    `before` and `after` are of the step in which each replica began with its own, and worked through so many `parts`.
-    """
-    moved = []
-    for own, then, updates in zip(before, after, parts, strict=False):  # nothing is kept of a single replica
-        kept = {name: _kept(model, name, own, then, updates) for name in floating(own)}
-        moved.append({**then, **{name: then[name] + kept[name] * (before[0][name] - own[name]) for name in kept}})
-    return moved
-
-
-def _kept(model: nn.Module, buffer: str, before: Statistics, after: Statistics, updates: int) -> float:
-    """How much of what a buffer was is left after so many updates by its module."""
-    place, counter = buffer.rpartition(".")[0], f"{buffer.rpartition('.')[0]}.num_batches_tracked"
-    if (momentum := getattr(model.get_submodule(place), "momentum", 0.0)) is not None:
-        return float((1 - momentum) ** updates)
-    # BatchNorm then keeps the mean of all batches. One that no batch has reached stays as it was made.
-    return float(before[counter]) / float(after[counter]) if counter in before and after[counter] else 1.0
-
-
-def floating(own: Statistics) -> list[str]:
-    """The names of those that are no whole numbers."""
-    return [name for name, buffer in own.items() if buffer.is_floating_point()]

@@ -25,8 +25,7 @@ from relay.equivalence.figures import distance, norm, share
 from relay.equivalence.lock_step import LockStep
 from relay.equivalence.plain import declared_parts, deterministic
 from relay.equivalence.trial_task import Identified, TrialData
-from relay.equivalence.trials import FROM_REFERENCE, SLOWDOWNS, Trial, trials
-from relay.launch.worker import imported
+from relay.equivalence.trials import FROM_REFERENCE, OWN_OPTIMIZER, SLOWDOWNS, Trial, trials
 from relay.process import machine
 from relay.process.devices import gpu
 from relay.process.generators import drawn_from
@@ -48,7 +47,6 @@ COMPUTING = ("torch", "cuda")  # versions that a reference and its gates share
 def main(arguments: list[str]) -> None:
     """Parse the command line, train the reference and write it."""
     parser = options.parser(__doc__, "spec", "output", "dataset", prog="equivalence.reference")
-    parser.add_argument("--beside", type=Path, nargs="*", default=[], help="as of a gate, of one process")
     given = parser.parse_args(arguments)
 
     run = Reference.read(given.spec)
@@ -64,8 +62,6 @@ def main(arguments: list[str]) -> None:
     for name, result in ((name, result) for name, result in whole.items() if "losses" in result):
         summary = f"{result['steps']} steps, last loss {result['losses'][-1]:.4f}, rounding {result['rounding']}"
         print(f"reference {run.id}: {name}: {summary}", flush=True)
-    if given.beside:  # of strategies nothing is imported before
-        imported("equivalence.gate").judge_beside(given.beside, given.dataset)
 
 
 def of_all_trials(data: TrialData) -> dict[str, Any]:
@@ -77,8 +73,12 @@ def of_all_trials(data: TrialData) -> dict[str, Any]:
     if reason := unprovable(data):
         return {**here, "unprovable": reason}
     check_float32(data.run.computation.precision, data.device)
-    every = trials(data.run, data.computed_in, lossy=True)
-    return {**here, "computed_in": data.computed_in, **{trial.name: train(trial, data) for trial in every}}
+    results: dict[str, Any] = {
+        trial.name: train(trial, data) for trial in trials(data.run, data.computed_in, lossy=True)
+    }
+    if (own := results.get(OWN_OPTIMIZER.name)) and OWN_OPTIMIZER.as_far_as(own).limit_of("parameters") is None:
+        results[OWN_OPTIMIZER.name] = train(replace(OWN_OPTIMIZER, steady=True), data)
+    return {**here, "computed_in": data.computed_in, **results}
 
 
 def unprovable(data: TrialData) -> str | None:

@@ -84,6 +84,6 @@ class Repeated:
         ]
         self.predicting[after] = self.task.draws.taken()
 
-    def statistics_of(self, replica: int) -> list[Statistics]:
-        """What buffers may be at the end of a training that no checkpoint has interrupted."""
-        return self.plain.candidates[replica] if self.plain.candidates else [self.end.buffers]
+    def statistics_of(self, replica: int) -> Statistics:
+        """A replica's buffers at the end of a training that no checkpoint has interrupted."""
+        return self.plain.statistics[replica] if self.plain.statistics else self.end.buffers

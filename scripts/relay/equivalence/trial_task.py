@@ -29,7 +29,7 @@ from relay.task.lowered import computed_in
 from relay.task.modes import everywhere, optimizers_outside, outside
 from relay.task.places import needs_gpu
 from relay.task.smooth import Smooth, all_experts
-from relay.task.split import chosen
+from relay.task.split import Chosen, chosen
 from relay.task.still import FrozenNorms, Stilled, still
 
 # BatchNorm's statistics are frozen on so many samples at most.
@@ -257,13 +257,12 @@ class TrialData:
         """The samples of the training set."""
         return len(self._small.split("train"))
 
-    def _chosen(self, step: int, index: int = 0, of: int = 1) -> Any:
+    def _chosen(self, step: int, index: int = 0, of: int = 1) -> Chosen:
         return chosen(self.count, self.run.batch.global_batch_size, self.run.seed, step, index, of)
 
     def indices(self, step: int) -> torch.Tensor:
         """The samples of a step's global batch."""
-        positions: torch.Tensor = self._chosen(step).positions
-        return positions
+        return self._chosen(step).positions
 
     def batch(self, task: BoundTask, step: int, index: int = 0, count: int = 1) -> Identified:
         """Slice `index` of `count` of a step's global batch; the whole one, where nothing is said."""

@@ -7,7 +7,7 @@ in either direction. Each trial below sees what the others cannot.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ BEFORE, AFTER = 3, 2
 PREDICTED = BEFORE + AFTER  # predictions are of a batch that is not trained with
 
 # What the reference decides of a trial.
-FROM_REFERENCE = ("steps", "slowdown", "scale", "rounding")
+FROM_REFERENCE = ("steps", "slowdown", "scale", "rounding", "unsteady")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,8 @@ class Trial:
     networks, adaptive optimizers). Where it is less, so much is allowed, but no less than `least_limit` (None: the
     limit). Where it is more than `most_limit`, nothing is compared: the faults that the trial looks for are as small.
     `lossy`: with the strategy's lossy options, in whose place all others take the exact ones.
+    `steady`: parameters that rounding alone moves by more than `most_rounding` of their own first step are not
+    compared; the reference names them, as `unsteady`.
 
     `steps` are those wished for. The reference ends a trial before rounding alone moves it by more than
     `most_rounding` (None: it only has to stay finite). Where that leaves fewer than `least_steps`, it divides the
@@ -68,6 +70,8 @@ class Trial:
     sgd_learning_rate: float | None = None
     scale: float = 1.0
     lossy: bool = False
+    steady: bool = False
+    unsteady: Sequence[str] = ()
     most_rounding: float | None = None
     least_steps: int = 1
     slowdown: int = 1
@@ -91,6 +95,9 @@ class Trial:
         if reference["slowdown"] > 1:
             notes.append(f"{self.name}: the learning rate is divided by {reference['slowdown']}")
         compared = self.as_far_as(reference)
+        if names := compared.unsteady:
+            reason = f"{self.name}: rounding alone gives {len(names)} parameters, such as {names[0]}, another step"
+            notes.append(f"{reason}, so that these are not compared")
         for kind in self.compares:
             allowed = compared.limit_of(kind)
             if allowed is not None and allowed <= self.limit:
@@ -197,7 +204,7 @@ OWN_OPTIMIZER = replace(
     least_steps=5,
     least_limit=None,
     # Some gradients are nothing but rounding, such as those of an attention's key biases, and Adam makes a whole step
-    # of each: in gpt-tiny, sums in another order give 6.6e-5 after one step.
+    # of each: in gpt-tiny, sums in another order give 6.6e-5 after one step. Where they give more, `steady` helps.
     most_limit=3e-4,
 )
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from relay.run_folder.faults import Fault
+from relay.run_folder.known_faults import look_up
+from relay.run_folder.snapshot import OWN_TASK
 from relay.spec.run import OwnBatch
 
 TrialName = Literal[
@@ -27,6 +32,9 @@ FAULTED = "faulted.json"  # beside where the verdict goes: the fault of the gate
 # What another gate's processes, which judged this gate after their own, have found: its verdict; null where it has to
 # be judged by itself, because it has failed there, or has not come to its end.
 ALONG = "along.json"
+CANNOT_RUN = "it cannot run this training"
+FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+), in .*\n(?: {4}(?P<code>\S.*)\n)?', re.MULTILINE)
+MOST_LETTERS = 400  # of torch's words: some go on with pages of shapes
 
 
 class Limited:
@@ -180,3 +188,30 @@ def failed_at(unfinished: Mapping[str, Any], problem: str) -> dict[str, Any]:
     own = Verdict(verdict["gate"], problems=[problem])
     entry = {**verdict.pop("at"), **wrong, **own._details()}
     return verdict | {"own_batches": [*unfinished["own_batches"], entry]}
+
+
+def cannot_run(fault: Fault, task: str) -> str:
+    """The problem of a strategy that raised and so has computed nothing else: the line, torch's words, and what helps.
+
+    The line is the last one of the user's that led to it, in the folder of the `task`'s file or a job's copy of it;
+    that of torch's own where none did.
+    """
+    frames = list(FRAME.finditer(fault.traceback))
+    paths = [(frame, Path(frame["file"])) for frame in frames]
+    folder = Path(task).parent if task else None
+    own = [frame for frame, path in paths if OWN_TASK in path.parts or path.parent == folder]
+    place = ""
+    if last := (own or frames)[-1:]:
+        place = f" {last[0]['file'] if own else Path(last[0]['file']).name}:{last[0]['line']}"
+        place += f" ({last[0]['code']})" if last[0]["code"] and not last[0]["code"].startswith("raise ") else ""
+        place += ":"
+    row = look_up(fault.text or fault.error, "gates")  # torch's pipelines raise an error of their own, with shapes
+    helps = f"; what helps: {row.remedy}" if row else ""
+    said = fault.error if len(fault.error) <= MOST_LETTERS else f"{fault.error[:MOST_LETTERS].rstrip()} …"
+    return f"{CANNOT_RUN}:{place} {said}{helps}"
+
+
+def refusing(problems: Sequence[str]) -> str:
+    """A verdict that refuses its setting, in words."""
+    reasons = "; ".join(problems)
+    return reasons if reasons.startswith(CANNOT_RUN) else f"NOT equivalent: {reasons}"

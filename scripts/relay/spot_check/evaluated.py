@@ -31,15 +31,15 @@ METRIC_LIMITS = {"fp64": 1e-4, "fp32": 2e-3, **dict.fromkeys(TF32, 1e-2), "bf16"
 Evaluated = tuple[float, Mapping[str, float]]
 
 
-def figures(recorded: Evaluated, loop: Loop, step: int, whole: Plain) -> list[Figure]:
-    """How far an evaluation that the run recorded after a step is from that of `whole`, read from its state.
+def figures(recorded: Evaluated, loop: Loop, whole: Plain) -> list[Figure]:
+    """How far an evaluation that the run recorded is from that of `whole`: its last state, with replicas' statistics.
 
     The plain process evaluates in the batches and slices of the run: with each replica's own statistics and, where they
     are others, with the first one's for all slices. The nearer one counts.
     """
     machine.set_precision(loop.task.precision)
     feeder = Mapped(loop.task.split("test"), loop.ranks.device)
-    own_of = loop.statistics(step, whole)
+    own_of = whole.statistics
     ways = [own_of]
     if any(unlike(own_of[0], own) for own in own_of):
         ways.append(own_of[:1] * len(own_of))

@@ -36,10 +36,14 @@ Masks = Literal["none", "the run's", "others"]
 
 @dataclass
 class Recorded:
-    """What a run recorded of a stretch of steps: each step's loss, and the state after it."""
+    """What a run recorded of a stretch of steps: each step's loss, and the state after it.
+
+    `statistics` are those of each of several replicas then.
+    """
 
     losses: list[float]
     after: State
+    statistics: list[Statistics]
 
 
 @dataclass
@@ -52,8 +56,7 @@ class Computed(Recorded):
     before: State
     masks: Masks
     followed: list[float] = field(default_factory=list)  # losses of the steps that follow the stretch
-    # Of each of several replicas its statistics before, and what they may be after.
-    replicas: list[tuple[Statistics, list[Statistics]]] = field(default_factory=list)
+    began: list[Statistics] = field(default_factory=list)  # each replica's before
 
 
 class Division:
@@ -163,8 +166,8 @@ class Loop:
     def compute(
         self,
         spot: Spot,
-        streams: Streams,
         *,
+        seed: int | None = None,
         noise: float = 0.0,
         precision: str | None = None,
         following: int = 0,
@@ -174,12 +177,13 @@ class Loop:
 
         To see how far rounding goes, `noise` first moves the parameters by half of it, relative to each; and
         `precision` is another one than the run's. Before the steps that follow, noise is larger. `alike`: that of
-        `Plain`.
+        `Plain`. Random numbers are the run's; with a `seed` others.
         """
         task = replace(self.task, precision=precision or self.task.precision)
         task.__dict__["own"] = self.task.own  # which may keep something of its datasets
         machine.set_precision(task.precision)
-        plain, division = self.read(spot.first, task), self.division
+        plain, division, ranks = self.read(spot.first, task), self.division, self.run.shape.world_size
+        streams = Streams.saved(self.run, self.state(spot.first)) if seed is None else Streams.fresh(seed, ranks)
         plain.copies, model = division.copies, plain.model
         if noise:
             move(model, 1, lambda parameter: noise / 2 * parameter)
@@ -198,11 +202,11 @@ class Loop:
             with streams.drawn(model, owners):
                 losses.append(float(plain.step(slices, self.task.learning_rate(step))))
             if step == spot.last - 1:
-                after, replicas = State.of(plain), [*zip(began, plain.candidates, strict=True)]
+                after, statistics = State.of(plain), copies(plain.statistics)
                 if noise:
                     move(model, 1, lambda parameter: FOLLOWING_NOISE * noise / 2 * parameter)
         count, masks = spot.last - spot.first, self._masks(layers, streams)
-        return Computed(losses[:count], after, before, masks, losses[count:], replicas)
+        return Computed(losses[:count], after, statistics, before, masks, losses[count:], began)
 
     def _masks(self, layers: list[str], streams: Streams) -> Masks:
         if not streams.moved and not streams.strayed:

@@ -7,6 +7,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,8 +17,7 @@ from relay.base import options
 from relay.base.errors import UserError
 from relay.base.files import write_json
 from relay.datasets.manifest import digest
-from relay.equivalence.figures import most
-from relay.equivalence.plain import Plain, State, ways
+from relay.equivalence.plain import Plain, State
 from relay.process import cpus, machine
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
@@ -28,7 +28,6 @@ from relay.run_folder.spots import Spot, Spots, states_folder
 from relay.spec.run import Run
 from relay.spot_check import evaluated, stretch
 from relay.spot_check.loop import Computed, Loop, Recorded
-from relay.spot_check.streams import Streams
 from relay.task.bound import AUTOCAST
 from relay.training.summary import kept_losses
 
@@ -105,8 +104,10 @@ class Check:
             if missing := [step for step in wanted if step not in losses]:
                 raise Unchecked(f"the loss of step {missing[0]} is not recorded")
             ended = loop.read(spot.last)
-            recorded = Recorded([losses[step] for step in wanted], State.of(ended))
-            of_evaluation = self._evaluated(spot, loop, ended) if spot.kind == "end" else []
+            statistics = loop.statistics(spot.last, ended)
+            recorded = Recorded([losses[step] for step in wanted], State.of(ended), statistics)
+            if spot.kind == "end":
+                of_evaluation = self._evaluated(spot, loop, replace(ended, statistics=statistics))
             del ended  # the steps need the room of a model of their own
             if strays := loop.division.strays(spot):
                 findings.problems.append(f"{where}: {strays}")
@@ -137,11 +138,13 @@ class Check:
         self, spot: Spot, where: str, loop: Loop, recorded: Recorded, following: list[float]
     ) -> tuple[list[stretch.Figure], list[str]]:
         """The figures of a spot, and notes. Raises Unchecked."""
-        declared, precision, world_size = self.run.computation.precision, loop.computed_in, self.run.shape.world_size
-        saved = Streams.saved(self.run, loop.state(spot.first), world_size)
-        alikes = ways(self.run, loop.division.replicas)
-        tried = {a: loop.compute(spot, saved.copy(), following=len(following), alike=a) for a in alikes}
-        alike = min(tried, key=lambda a: max(abs(x - y) for x, y in zip(tried[a].losses, recorded.losses, strict=True)))
+        declared, precision = self.run.computation.precision, loop.computed_in
+        compute = partial(loop.compute, spot, following=len(following))
+        differing_statistics = stretch.differing_statistics(recorded)
+        # Replicas may begin each step with the first one's, as under DDP, or with their own.
+        two_ways = differing_statistics or (self.run.task.card.buffers and loop.division.replicas > 1)
+        tried = {alike: compute(alike=alike) for alike in ((False, True) if two_ways else (False,))}
+        alike = min(tried, key=lambda alike: stretch.off(recorded, tried[alike]))
         plain = tried[alike]
         if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
             wrong = "one plain process's loss is not finite there, the run recorded finite ones"
@@ -150,13 +153,12 @@ class Check:
         if recorded.after.loss_scale != plain.after.loss_scale or plain.after.loss_scale < plain.before.loss_scale:
             self._overflown(where, recorded.after.loss_scale, plain.after.loss_scale)
             raise Unchecked("fp16 has overflowed in these steps: nothing is compared")
-        normalised = bool(plain.before.buffers)
-        if normalised and not loop.division.is_known(spot):
+        if plain.before.buffers and not loop.division.is_known(spot):
             raise Unchecked(
                 "how its slices were divided is not known, and BatchNorm depends on it: nothing is compared"
             )
         if plain.masks == "others":
-            draws = [loop.compute(spot, Streams.fresh(d, world_size)) for d in range(stretch.DRAWS)]
+            draws = [loop.compute(spot, seed=seed) for seed in range(stretch.DRAWS)]
             figures, notes = stretch.judged_of_draws(recorded, draws, precision)
             note = (
                 f"its masks of dropout cannot be drawn again in one process: held against {stretch.DRAWS} other draws"
@@ -165,7 +167,6 @@ class Check:
         lossy = self.run.strategy.lossy
         # The losses after the first follow from an update that is then only bounded.
         apart, differing = stretch.difference(recorded, plain, losses_of=1 if lossy else None)
-        replicas = self._replicas(plain, loop, spot.last) if normalised else None
 
         def judged_with(other: Computed) -> tuple[list[stretch.Figure], list[str]]:
             """Judge, where rounding moves the plain loop to `other`."""
@@ -173,30 +174,21 @@ class Check:
             figures, notes = stretch.judged(precision, apart, differing, rounding, lossy)
             figures += [] if lossy else stretch.judged_steady(recorded, plain, other, precision)
             limit = next((figure.limit for figure in figures if figure.name == "buffers"), None)
-            if replicas is not None and limit is not None:
-                figures.append(stretch.Figure("statistics of replicas", replicas, limit, 0.0))
+            if differing_statistics and limit is not None:
+                farthest = stretch.statistics_apart(recorded, plain)
+                figures.append(stretch.Figure("statistics of replicas", farthest, limit, 0.0))
             return [*figures, *stretch.judged_following(following, plain, other, precision)], notes
 
         figures, notes = judged_with(plain)
         if all(figure.passed for figure in figures):
             return figures, notes  # within the limits even without rounding, so that it is not measured
-        again = partial(loop.compute, spot, saved.copy(), following=len(following), alike=alike)
+        again = partial(compute, alike=alike)
         # In fp32 masks might be drawn in another order.
         if declared not in NOISE and plain.masks == "none":
             return judged_with(again(precision="fp32"))
         own = precision != declared  # the task's own code rounds, whatever the run's precision is
         noise = torch.finfo(AUTOCAST[precision]).eps / 2 if own else NOISE.get(declared, NOISE["fp32"])
         return judged_with(again(noise=noise))
-
-    def _replicas(self, plain: Computed, loop: Loop, step: int) -> float | None:
-        """How far each replica's own statistics are, those of the one that differs most; None where all are alike."""
-        recorded = loop.statistics(step, loop.read(step))
-        figures = [
-            stretch.statistics_apart(mine, candidates, before)
-            for mine, (before, candidates) in zip(recorded, plain.replicas, strict=False)
-            if stretch.unlike(mine, recorded[0])  # some have the first one's after each step
-        ]
-        return most(figures) if figures else None
 
     def _overflown(self, where: str, scale: float, plain: float) -> None:
         """Tell whether the run alone has overflowed, by the loss's scales of the run and of the plain process.
@@ -217,7 +209,7 @@ class Check:
         if (last := evaluated.last_recorded(self.places.work, spot.last)) is None:
             self.findings.unchecked.append(f"end: no evaluation is recorded of step {spot.last}")
             return []
-        return evaluated.figures(last, loop, spot.last, ended)
+        return evaluated.figures(last, loop, ended)
 
     def _bytes(self, spots: Spots) -> None:
         """Hold the bytes sent in the spots' steps against those of the chain's first steps."""

@@ -25,9 +25,9 @@ class Streams:
         self.strayed = False  # numbers were drawn outside of the modules whose owners are known
 
     @classmethod
-    def saved(cls, run: Run, state: Path, ranks: int) -> Streams:
+    def saved(cls, run: Run, state: Path) -> Streams:
         """Those that the run's ranks saved with a state."""
-        files = {rank: state / own_file(rank) for rank in range(ranks)}
+        files = {rank: state / own_file(rank) for rank in range(run.shape.world_size)}
         return cls({rank: _of_rank(run, read(file)["generators"], rank) for rank, file in files.items()})
 
     @classmethod
@@ -38,10 +38,6 @@ class Streams:
             seed_generators(seed * 1_000 + rank)
             states[rank] = generators()
         return cls(states)
-
-    def copy(self) -> Streams:
-        """The same, to be drawn from once more."""
-        return Streams(self.states)
 
     @contextmanager
     def drawn(self, model: nn.Module, owners: Iterable[Mapping[str, int]]) -> Iterator[None]:

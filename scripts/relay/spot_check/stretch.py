@@ -1,7 +1,7 @@
 """What a run recorded of a stretch of steps, held against the plain loop: figures, limits, and what is wrong."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from relay.equivalence.figures import by_kind, distance, most, norm, share
-from relay.equivalence.plain import State, Statistics, Tensors, floating
+from relay.equivalence.plain import State, Statistics, Tensors
 from relay.equivalence.trials import EXACT, GRADIENT_LIMITS, LOSS_LIMITS
 from relay.equivalence.verdict import Limited
 from relay.spot_check.loop import Computed, Recorded
@@ -91,17 +91,12 @@ def difference(
     relative to its state.
     """
     before_of, after_of, off = plain.before.parameters, plain.after.parameters, _updates_apart(recorded, plain, before)
-    statistics = [name for name, buffer in plain.after.buffers.items() if buffer.is_floating_point()]
-    strays, shifts = (
-        distance([(other.buffers[name], plain.after.buffers[name]) for name in statistics])
-        for other in (recorded.after, plain.before)
-    )
     scale = max(1.0, *map(abs, plain.losses))
     losses = [abs(mine - its) / scale for mine, its in zip(recorded.losses, plain.losses, strict=True)][:losses_of]
     figures = {
         "losses": most(losses),
         "update": share(math.hypot(*off.values()), distance([(after_of[name], p) for name, p in before_of.items()])),
-        "buffers": share(strays, shifts),
+        "buffers": _apart_of_shift(recorded.after.buffers, plain.before.buffers, plain.after.buffers),
         "optimizer": _optimizer(recorded.after.optimizer, plain.after.optimizer),
     }
     return figures, max(off, key=lambda name: off[name], default="")
@@ -148,12 +143,27 @@ def unlike(one: Statistics, other: Statistics) -> bool:
     return any(not torch.equal(one[name], other[name]) for name in one)
 
 
-def statistics_apart(recorded: Statistics, candidates: Sequence[Statistics], before: Statistics) -> float:
-    """How far a replica's statistics are from the nearest candidate, relative to how far that has moved; L2 norms."""
-    return min(
-        share(*(distance([(one[name], candidate[name]) for name in floating(candidate)]) for one in (recorded, before)))
-        for candidate in candidates
-    )
+def differing_statistics(recorded: Recorded) -> bool:
+    """Whether replicas have others than the first one."""
+    return any(unlike(mine, recorded.statistics[0]) for mine in recorded.statistics)
+
+
+def off(recorded: Recorded, plain: Computed) -> float:
+    """How far the plain loop is from the run: losses, and statistics of replicas."""
+    losses = (abs(mine - its) for mine, its in zip(recorded.losses, plain.losses, strict=True))
+    return most((*losses, statistics_apart(recorded, plain)))
+
+
+def statistics_apart(recorded: Recorded, plain: Computed) -> float:
+    """How far a replica's statistics are from the plain loop's; of those that are not the first one's the farthest."""
+    of_replicas = zip(recorded.statistics, plain.began, plain.statistics, strict=False)
+    return most(_apart_of_shift(mine, *its) for mine, *its in of_replicas if unlike(mine, recorded.statistics[0]))
+
+
+def _apart_of_shift(mine: Statistics, before: Statistics, after: Statistics) -> float:
+    """How far buffers are from what they are `after`, relative to how far that has moved; L2 norms."""
+    names = [name for name, buffer in after.items() if buffer.is_floating_point()]
+    return share(*(distance([(one[name], after[name]) for name in names]) for one in (mine, before)))
 
 
 def judged(

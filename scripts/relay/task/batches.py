@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributions import Distribution
@@ -57,6 +58,18 @@ def each(change: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> Batch:
     """The batch with each of its tensors changed."""
     parts, structure = _parts(batch), tree_flatten(batch)[1]
     return tree_unflatten([change(part) if isinstance(part, torch.Tensor) else part for part in parts], structure)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    """Whether two batches, or samples, hold the same, bit for bit; NaN is the same as NaN."""
+    first, second = tree_leaves(one), tree_leaves(other)
+    return len(first) == len(second) and all(map(_same, first, second))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind in "fc")
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def taken(batch: Batch, positions: Any) -> Batch:

@@ -105,7 +105,7 @@ def _transformed(split: Split, stored: Batch, device: torch.device) -> Batch | N
                 for space, part in zip(batches.leaves(whole), batches.leaves(ready(positions)), strict=True):
                     space[positions[0] : positions[-1] + 1] = part
             some = (spread(count, PIECE // 10).flip(0), torch.tensor([count - 1]))
-            return whole if all(_same(ready(each), _taken(whole, each.to(device))) for each in some) else None
+            return whole if all(batches.same(ready(each), _taken(whole, each.to(device))) for each in some) else None
     except Exception:  # the transform wants batches of one size; if it is a mistake, the first step tells it
         return None
 
@@ -142,10 +142,6 @@ def _space(part: torch.Tensor, count: int) -> torch.Tensor:
     last = part.dim() == 4 and part.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if last else torch.contiguous_format
     return torch.empty((count, *part.shape[1:]), dtype=part.dtype, device=part.device, memory_format=order)
-
-
-def _same(one: Batch, other: Batch) -> bool:
-    return all(map(torch.equal, batches.leaves(one), batches.leaves(other)))
 
 
 class Mapped(Feeder):

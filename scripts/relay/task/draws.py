@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from relay.chain.generators import generators
+from relay.process.generators import alike
 from relay.task.modes import OperationMode, arguments_by_name, everywhere
 
 # Its multiples, modulo 1, are spread evenly, and no two of them are equal.
@@ -103,15 +105,11 @@ class _Fixed(OperationMode):
 
     def _unknown(self, name: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Most of these are marked, but draw nothing without dropout."""
-        before = _generators()
+        before = generators()
         result = func(*args, **kwargs)
-        if any(not torch.equal(one, other) for one, other in zip(before, _generators(), strict=True)):
+        if not alike(before, generators()):
             self.draws.unknown.add(name)
         return result
-
-
-def _generators() -> list[torch.Tensor]:
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ())]
 
 
 def _digest(values: torch.Tensor) -> str | None:
@@ -170,18 +168,15 @@ def _chosen(values: torch.Tensor, named: Named) -> torch.Tensor:
 
 # What stands in for the random numbers of an operation: a function of the tensor that holds them, and its arguments.
 FIXED: dict[str, Callable[[torch.Tensor, Named], torch.Tensor]] = {
-    "rand": lambda values, _: _uniform(values),
-    "rand_like": lambda values, _: _uniform(values),
+    **dict.fromkeys(("rand", "rand_like"), lambda values, _: _uniform(values)),
     "uniform_": lambda values, by: by.get("from", 0.0) + _uniform(values) * (by.get("to", 1.0) - by.get("from", 0.0)),
-    "randn": lambda values, _: _normal(values),
-    "randn_like": lambda values, _: _normal(values),
-    "normal": lambda values, by: by.get("mean", 0.0) + by.get("std", 1.0) * _normal(values),
-    "normal_": lambda values, by: by.get("mean", 0.0) + by.get("std", 1.0) * _normal(values),
+    **dict.fromkeys(
+        ("randn", "randn_like", "normal", "normal_"),
+        lambda values, by: by.get("mean", 0.0) + by.get("std", 1.0) * _normal(values),
+    ),
     "log_normal_": lambda values, by: (by.get("mean", 1.0) + by.get("std", 2.0) * _normal(values)).exp(),
     "exponential_": lambda values, by: -torch.log1p(-_uniform(values)) / by.get("lambd", 1.0),
-    "randint": _integers,
-    "randint_like": _integers,
-    "random_": _integers,
+    **dict.fromkeys(("randint", "randint_like", "random_"), _integers),
     "randperm": lambda values, _: (
         (torch.arange(len(values), device=values.device) + 1).double() * GOLDEN % 1
     ).argsort(),

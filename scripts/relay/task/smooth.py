@@ -75,13 +75,9 @@ def _bound(bound: Any) -> float | None:
     return float(bound) if isinstance(bound, (int, float)) and abs(bound) < FARTHEST_BOUND else None
 
 
-def _l1(*args: Any, **named: Any) -> torch.Tensor:
-    return F.smooth_l1_loss(*args, **named)
-
-
 def _averages(dimensions: int) -> Callable[..., torch.Tensor]:
     """The mean in the place of the maximum, with the same windows; wide ones as single points of a mean."""
-    pool: Any = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[dimensions]
+    pool: Any = getattr(F, f"avg_pool{dimensions}d")
 
     def average(inputs: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
                 ceil_mode: bool = False, return_indices: bool = False) -> torch.Tensor:  # fmt: skip
@@ -91,7 +87,7 @@ def _averages(dimensions: int) -> Callable[..., torch.Tensor]:
 
 
 def _adaptive(dimensions: int) -> Callable[..., torch.Tensor]:
-    pool: Any = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}[dimensions]
+    pool: Any = getattr(F, f"adaptive_avg_pool{dimensions}d")
     return lambda inputs, size, return_indices=False: pool(inputs, size)
 
 
@@ -107,7 +103,7 @@ def _twins() -> dict[Any, Callable[..., torch.Tensor]]:
         ((F.prelu, torch.prelu, tensor.prelu, aten.prelu.default), _prelu),
         ((F.hardsigmoid, aten.hardsigmoid.default), lambda inputs, *_, **__: torch.sigmoid(inputs)),
         ((F.hardswish, aten.hardswish.default), lambda inputs, *_, **__: F.silu(inputs)),
-        ((F.l1_loss, aten.l1_loss.default), _l1),
+        ((F.l1_loss, aten.l1_loss.default), F.smooth_l1_loss),
         ((torch.abs, tensor.abs, tensor.__abs__, torch.absolute, tensor.absolute, aten.abs.default), _abs),
         ((torch.clamp, tensor.clamp, torch.clip, tensor.clip, aten.clamp.default), _clamp),
         ((torch.clamp_min, tensor.clamp_min, aten.clamp_min.default), _clamp),

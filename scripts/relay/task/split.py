@@ -193,11 +193,8 @@ class Split(Dataset[Any]):
 
     def ready(self, batch: Batch, device: torch.device) -> Batch:
         """The batch on the device, transformed, with floating-point numbers in the training's type and order."""
-        return self.in_order(batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype))
-
-    def in_order(self, batch: Batch) -> Batch:
-        """The batch in the training's order in memory; nothing is copied where it is so already."""
-        return batches.with_channels_last(batch) if self.channels_last else batch
+        ready = batches.cast(self.task.transform(batches.moved(batch, device)), self.dtype)
+        return batches.with_channels_last(ready) if self.channels_last else ready
 
 
 def _is_floating(part: object) -> bool:

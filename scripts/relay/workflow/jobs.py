@@ -62,7 +62,6 @@ class Jobs:
             references,
             "Training the {}",
             spec=OF_REFERENCE,
-            beside=lambda job: self.order.gates_along(job.reference),
             cpus=lambda job: references[job.reference].shape.cpus_per_node,
         )
 

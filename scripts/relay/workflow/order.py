@@ -57,8 +57,7 @@ class Order:
         if self.call.site:
             return {}
         gates = [self.plan.gates[gate] for gate in dict.fromkeys([*self._foremost, *self.plan.gates])]
-        references, of = self.plan.references, self.plan.reference_of
-        return in_groups(gates, lambda gate: references[of[gate.id]], self.call.at_once)
+        return in_groups(gates, self.call.at_once)
 
     @cached_property
     def _turns(self) -> dict[str, str]:
@@ -76,8 +75,8 @@ class Order:
         return {turn: takes(group) for group, turn in self._turns.items()}
 
     def gates_along(self, id: str) -> list[str]:
-        """The option that names gates which the processes of a reference, or of another gate, judge after it: those of
-        its group, with references."""
+        """The option that names gates which the processes of a gate judge after it: those of its group, with
+        references."""
         mine, to_do = self._groups.get(id, id), {*self._still_to_do("gate")} - {id}
         along = [gate for gate, group in self._groups.items() if group == mine and gate in to_do]
         return ["--beside", *(f"{gate}:{self.plan.reference_of[gate]}" for gate in along)]
