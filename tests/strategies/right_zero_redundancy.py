@@ -4,7 +4,7 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
 
 
 class ZeroRedundancy(Strategy):
@@ -20,7 +20,6 @@ class ZeroRedundancy(Strategy):
         options = {name: value for name, value in group.items() if name != "params"}
         self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(asked), **options)
         self.optimizer = self.zero.optim  # this rank's part, under the parameters' own names
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in (*self.zero.param_groups, *self.optimizer.param_groups):
