@@ -15,10 +15,10 @@ class ZeroRedundancy(Strategy):
     def build(self) -> None:
         self.model = self.task.model().to(self.ranks.device)
         self.module = DistributedDataParallel(self.model)
-        asked = self.task.optimizer(self.model.parameters())
-        (group,) = asked.param_groups
+        optimizer = self.task.optimizer(self.model.parameters())
+        (group,) = optimizer.param_groups
         options = {name: value for name, value in group.items() if name != "params"}
-        self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(asked), **options)
+        self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(optimizer), **options)
         self.optimizer = self.zero.optim  # this rank's part, under the parameters' own names
 
     def set_learning_rate(self, learning_rate: float) -> None:
