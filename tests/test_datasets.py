@@ -181,7 +181,7 @@ def test_a_connection_that_drops_is_resumed_where_it_broke(tmp_path: Path) -> No
     content = np.random.default_rng(1).bytes(300_000)
     # More often than there are attempts without progress.
     with sets.serving({"file": content}, "cut", faults=5) as server:
-        path = download(sets.known("file", content), [server.url], tmp_path, sets.HASTY)
+        path = download(sets.known("file", content), [server.url], tmp_path)
     assert path.read_bytes() == content
     starts = [int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0 for _, asked in server.asked]
     assert starts == [0, 150_000, 225_000, 262_500, 281_250, 290_625]
@@ -212,7 +212,7 @@ def test_a_request_that_cannot_be_made_is_the_servers_line(tmp_path: Path, monke
         raise error
 
     monkeypatch.setattr(requests.Session, "get", get)
-    told = refusal(download, sets.known("file", b"."), ["https://example.org"], tmp_path, sets.HASTY)
+    told = refusal(download, sets.known("file", b"."), ["https://example.org"], tmp_path)
     assert told.startswith(f"file: could not be downloaded: https://example.org/file: {error}; give a copy")
 
 

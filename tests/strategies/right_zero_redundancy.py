@@ -4,7 +4,7 @@ import torch
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.strategies.base import Batch, Requirements, Strategy
 
 
 class ZeroRedundancy(Strategy):
@@ -15,12 +15,11 @@ class ZeroRedundancy(Strategy):
     def build(self) -> None:
         self.model = self.task.model().to(self.ranks.device)
         self.module = DistributedDataParallel(self.model)
-        asked = self.task.optimizer(self.model.parameters())
-        (group,) = asked.param_groups
+        optimizer = self.task.optimizer(self.model.parameters())
+        (group,) = optimizer.param_groups
         options = {name: value for name, value in group.items() if name != "params"}
-        self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(asked), **options)
+        self.zero = ZeroRedundancyOptimizer(self.model.parameters(), type(optimizer), **options)
         self.optimizer = self.zero.optim  # this rank's part, under the parameters' own names
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in (*self.zero.param_groups, *self.optimizer.param_groups):

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
-from relay.datasets import arrays, generate, verified
+from relay.datasets import arrays, download, generate, verified
 from relay.datasets.cifar10 import read_cifar10
-from relay.datasets.download import Patience
 from relay.datasets.files import Archive, KnownFile, Source
 from relay.datasets.manifest import Manifest
 from relay.datasets.mnist import read_mnist
@@ -28,6 +28,7 @@ from relay.spec.tasks import DatasetSpec
 from relay.tasks import _images
 
 TRAIN_COUNT, TEST_COUNT = 50, 20  # of the small datasets
+HASTY = {"ATTEMPTS": 3, "FIRST_WAIT_SECONDS": 0.01, "LONGEST_WAIT_SECONDS": 0.02, "PROGRESS_BYTES": 1000}
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Server:
 @contextmanager
 def serving(files: dict[str, bytes], mode: str = "whole", faults: int = 1) -> Iterator[Server]:
     state = Server(files, mode, faults)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(state)) as httpd:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(state)) as httpd, mock.patch.multiple(download, **HASTY):
         state.url = f"http://127.0.0.1:{httpd.server_address[1]}/data/"
         threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02}).start()
         try:
@@ -172,7 +173,6 @@ def _request(name: str) -> DatasetSpec:
 # What the tests of the dataset stage ask for, and what they look at
 
 
-HASTY = Patience(attempts=3, first_wait_seconds=0.01, longest_wait_seconds=0.02, progress_bytes=1000)
 FILES = ("train-inputs.npy", "train-targets.npy", "test-inputs.npy", "test-targets.npy")
 DIGITS = DatasetSpec(name="digits", version="1", train_count=1437, test_count=360)
 SYNTHETIC = DatasetSpec(name="synthetic", version="1", train_count=2500, test_count=300)
@@ -191,9 +191,7 @@ def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None
 def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
     """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
     its = stand_in.source
-    return prepare(
-        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, HASTY)), folder), output
-    )
+    return prepare(stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror)), folder), output)
 
 
 def laid_out(stand_in: StandIn, root: Path) -> Path:

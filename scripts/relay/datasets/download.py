@@ -10,7 +10,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import requests
@@ -20,23 +19,15 @@ from relay.base.errors import UserError
 from relay.base.files import errors_in_one_line
 from relay.datasets.files import KnownFile, check_file, folder_of
 
+# How long a server is waited for. ATTEMPTS are those in a row that bring at most so many PROGRESS_BYTES.
+ATTEMPTS, PROGRESS_BYTES = 4, 1 << 16
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 1.0, 30.0
+TIMEOUT_SECONDS = (10.0, 30.0)  # until there is a connection; between two of its bytes
+SLOW_WINDOW_SECONDS, SLOWEST_BYTES_PER_SECOND = 30.0, 1000.0
 _CHUNK_BYTES = 1 << 18
 _LINE_SECONDS = 10.0  # between two lines on how far a download is
 _BUSY = (408, 425, 429, 500, 502, 503, 504)
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """How long a server is waited for; `attempts` are those in a row bringing ≤ `progress_bytes`."""
-
-    attempts: int = 4
-    first_wait_seconds: float = 1.0
-    longest_wait_seconds: float = 30.0
-    timeout_seconds: tuple[float, float] = (10.0, 30.0)  # until there is a connection; between two of its bytes
-    slow_window_seconds: float = 30.0
-    slowest_bytes_per_second: float = 1000.0
-    progress_bytes: int = 1 << 16
 
 
 class _Failed(Exception):
@@ -47,7 +38,7 @@ class _WorthRetrying(_Failed):
     """The same server may do better in a moment."""
 
 
-def download(file: KnownFile, mirrors: Sequence[str], directory: Path, patience: Patience | None = None) -> Path:
+def download(file: KnownFile, mirrors: Sequence[str], directory: Path) -> Path:
     """The verified file in `directory`.
 
     If none gives it, raises UserError, one line with what each mirror did, and leaves nothing behind.
@@ -63,7 +54,7 @@ def download(file: KnownFile, mirrors: Sequence[str], directory: Path, patience:
                     if mirror.startswith("file://"):
                         _copy(folder_of(mirror) / file.name, file, part)
                     else:
-                        _fetch(url, file, part, patience or Patience())
+                        _fetch(url, file, part)
                     return part.replace(target)
                 except _Failed as error:
                     log.warning("%s: %s", url, error)
@@ -83,38 +74,38 @@ def _copy(source: Path, file: KnownFile, part: Path) -> None:
     _check(part, file, _Failed)
 
 
-def _fetch(url: str, file: KnownFile, part: Path, patience: Patience) -> None:
+def _fetch(url: str, file: KnownFile, part: Path) -> None:
     """Ask one server until the file is whole and verified. Raises _Failed with the last reason.
 
     Attempts in a row without progress are counted: a bad line may break a long download often.
     """
     most_bytes = failures = 0
-    wait_seconds = patience.first_wait_seconds
+    wait_seconds = FIRST_WAIT_SECONDS
     with requests.Session() as session:
         while True:
             try:
-                return _attempt(session, url, file, part, patience)
+                return _attempt(session, url, file, part)
             except _WorthRetrying as error:
                 held_bytes = _size_bytes(part)
-                failures = 1 if held_bytes > most_bytes + patience.progress_bytes else failures + 1
-                if failures >= patience.attempts:
+                failures = 1 if held_bytes > most_bytes + PROGRESS_BYTES else failures + 1
+                if failures >= ATTEMPTS:
                     raise
                 most_bytes = max(most_bytes, held_bytes)
-                pause_seconds = wait_seconds + random.uniform(0, patience.first_wait_seconds)
+                pause_seconds = wait_seconds + random.uniform(0, FIRST_WAIT_SECONDS)
                 log.warning("%s: %s; trying again in %.0f s", url, error, pause_seconds)
                 time.sleep(pause_seconds)
-                wait_seconds = min(2 * wait_seconds, patience.longest_wait_seconds)
+                wait_seconds = min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
 
 
-def _attempt(session: requests.Session, url: str, file: KnownFile, part: Path, patience: Patience) -> None:
+def _attempt(session: requests.Session, url: str, file: KnownFile, part: Path) -> None:
     """Ask for what is missing, or for all of it where the server cannot resume; then verify."""
     offset_bytes = _size_bytes(part)
     # "identity": the checksum is of the bytes as they lie on the server, not decoded on the way.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={offset_bytes}-"} if offset_bytes else {})
     try:
         if offset_bytes < file.size_bytes:
-            with session.get(url, headers=headers, stream=True, timeout=patience.timeout_seconds) as response:
-                _receive(response, _begin_bytes(response, offset_bytes, file, part), file, part, patience)
+            with session.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
+                _receive(response, _begin_bytes(response, offset_bytes, file, part), file, part)
     except (requests.exceptions.SSLError, ValueError) as error:  # also an address that cannot be read
         raise _Failed(_reason(error)) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -145,7 +136,7 @@ def _begin_bytes(response: requests.Response, offset_bytes: int, file: KnownFile
     return begin_bytes
 
 
-def _receive(response: requests.Response, begin_bytes: int, file: KnownFile, part: Path, patience: Patience) -> None:
+def _receive(response: requests.Response, begin_bytes: int, file: KnownFile, part: Path) -> None:
     """Write the body. Raises if it ends early, is too long, or comes just fast enough never to be silent."""
     received_bytes, started = begin_bytes, time.monotonic()
     since, since_bytes, printed = started, begin_bytes, started
@@ -161,9 +152,9 @@ def _receive(response: requests.Response, begin_bytes: int, file: KnownFile, par
                 printed = now
                 figures = f"{received_bytes / 1e6:.1f} of {file.size_bytes / 1e6:.1f} MB in {now - started:.0f} s"
                 print(f"{file.name}: {figures}", file=sys.stderr, flush=True)
-            if (window_seconds := now - since) >= patience.slow_window_seconds:
+            if (window_seconds := now - since) >= SLOW_WINDOW_SECONDS:
                 rate = (received_bytes - since_bytes) / window_seconds
-                if rate < patience.slowest_bytes_per_second:
+                if rate < SLOWEST_BYTES_PER_SECOND:
                     raise _WorthRetrying(f"too slow: {rate:.0f} bytes/s over {window_seconds:.0f} s")
                 since, since_bytes = now, received_bytes
     if received_bytes < file.size_bytes:

@@ -30,18 +30,13 @@ def digits(test_count: int) -> Arrays:
     # Values are 0 … 16; whole-number arithmetic rounds alike everywhere.
     images = ((bunch.images.astype(np.int64) * 255 + 8) // 16).astype(np.uint8)[:, np.newaxis]
     targets = bunch.target.astype(np.int64)
-    check_digits(images, targets)
-    return split_by(stratified(targets, test_count), images, targets)
-
-
-def check_digits(images: np.ndarray, targets: np.ndarray) -> None:
-    """Raises UserError unless the digits are the ones this project knows."""
     digest = hashlib.sha256(images.tobytes() + targets.astype("<i8").tobytes()).hexdigest()
     if digest != DIGITS_SHA256:
         raise UserError(
             f"digits: corrupted: scikit-learn's copy has SHA-256 {digest}, expected {DIGITS_SHA256}; "
             "install scikit-learn again"
         )
+    return split_by(stratified(targets, test_count), images, targets)
 
 
 def stratified(targets: np.ndarray, test_count: int) -> np.ndarray:

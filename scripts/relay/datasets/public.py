@@ -1,26 +1,18 @@
 """A public dataset's verified files: from a copy that the user has, or downloaded."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from relay.base.errors import UserError
 from relay.datasets.cifar10 import CIFAR10
 from relay.datasets.files import Source, members_below, members_of
 from relay.datasets.mnist import MNIST
 
-if TYPE_CHECKING:
-    from relay.datasets.download import Patience
-
 #: By the name of the data that a built-in task makes of it; the other tasks' data are generated.
 SOURCES = {CIFAR10.name: CIFAR10, MNIST.name: MNIST, "mnist-pixels": MNIST}
 
 
-def members(
-    source: Source, root: Path | None, mirror: str | None, patience: Patience | None = None
-) -> dict[str, bytes]:
+def members(source: Source, root: Path | None, mirror: str | None) -> dict[str, bytes]:
     """Name and content of each file. `root` is a folder with a copy in torchvision's layout.
 
     Without it the files are downloaded, from `mirror` in place of the source's own addresses if given. Raises
@@ -36,7 +28,7 @@ def members(
     contents: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as folder:
         for archive in source.archives:
-            path = download(archive.file, mirrors, Path(folder), patience)
+            path = download(archive.file, mirrors, Path(folder))
             contents.update(members_of(path, archive))
             path.unlink()
     return contents

@@ -24,18 +24,13 @@ SETTLED_SECONDS = 2.0  # a file changed within the resolution of its times could
 
 def check(directory: Path) -> Manifest:
     """The manifest. Raises UserError where a file is missing or has other bytes than the manifest says."""
-    listed = manifest.read(directory)
-    _compare(directory, listed.checksums)
-    return listed
-
-
-def _compare(directory: Path, expected: dict[str, str]) -> None:
-    stamp = _stamp(directory)
+    listed, stamp = manifest.read(directory), _stamp(directory)
+    expected = listed.checksums
     statuses = {name: _status(directory / name) for name in expected}
     now = time.time()
     last_look = read_json_or(stamp, None) if stamp else None
     if _holds(last_look, {"sha256": expected, "files": statuses}, now):
-        return
+        return listed
     for name, expected_digest in expected.items():
         path = directory / name
         with errors_in_one_line(path, "cannot be read", REMEDY):
@@ -46,6 +41,7 @@ def _compare(directory: Path, expected: dict[str, str]) -> None:
     if stamp and settled and statuses == {name: _status(directory / name) for name in expected}:
         with suppress(OSError):  # no room for it: the next job reads the bytes again
             write_json(stamp, {"time": now, "sha256": expected, "files": statuses})
+    return listed
 
 
 def _holds(last_look: Any, files_now: dict[str, Any], now: float) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -12,33 +14,26 @@ MOST_ENTRIES = 1_000  # of a folder that is looked at
 SHOWN = 3
 
 
-class Outside:
-    """Remembers what lies in the folders of the script and of its links, before the command begins."""
+@contextmanager
+def watched(script: Script, folder: Path) -> Iterator[None]:
+    """While a command runs in `folder`: warn of files that come into the folders of the script and of its links.
 
-    def __init__(self, script: Script, folder: Path) -> None:
-        places = [Path(script.file).absolute().parent] if script.file else []
-        places += [Path(target) for target in script.links.values()]
-        self._folder = folder.resolve()
-        self._before = {place: _entries(place) for place in places if place.is_dir()}
-
-    def changed(self) -> list[Path]:
-        """What is new there. Files that were there before may be the user's, who edits them."""
-        paths = []
-        for place, before in self._before.items():
-            paths += [place / name for name in sorted(_entries(place) - before)]
-        return [path for path in paths if path.resolve() not in (self._folder, *self._folder.parents)]
-
-    def warn(self) -> None:
-        """Say it."""
-        paths = self.changed()
-        if paths:
-            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-            shown = ", ".join(map(str, paths[:SHOWN]))
-            print(
-                f"warning: while the command ran, something wrote outside of its folder: {shown}{more}; runs at the "
-                "same time would disturb each other there: write below the working folder",
-                flush=True,
-            )
+    Files that were there before may be the user's, who edits them.
+    """
+    places = [Path(script.file).absolute().parent] if script.file else []
+    places += [Path(target) for target in script.links.values()]
+    own, before = folder.resolve(), {place: _entries(place) for place in places if place.is_dir()}
+    yield
+    paths = [place / name for place, names in before.items() for name in sorted(_entries(place) - names)]
+    paths = [path for path in paths if path.resolve() not in (own, *own.parents)]
+    if paths:
+        more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+        print(
+            f"warning: while the command ran, something wrote outside of its folder: "
+            f"{', '.join(map(str, paths[:SHOWN]))}{more}; runs at the same time would disturb each other there: write "
+            "below the working folder",
+            flush=True,
+        )
 
 
 def _entries(place: Path) -> set[str]:

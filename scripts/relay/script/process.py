@@ -29,11 +29,10 @@ from relay.process.usage import KNOWN, Usage, watched
 from relay.run_folder.attempts import record_begin
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.samples import samples_path
-from relay.script import why
+from relay.script import outside, why
 from relay.script.command import Here, folder_of, variables, words
 from relay.script.observed import Observed, Records
 from relay.script.output import Output
-from relay.script.outside import Outside
 from relay.spec.run import Run, Training
 from relay.spec.script import started_by_torchrun
 from relay.spec.versions import installed
@@ -69,13 +68,11 @@ def main(arguments: list[str]) -> None:
         if records:
             record_begin(work, given.attempt, 0, [_facts(run, here, shown.kinds)])
             print(f"$ cd {folder} && {' '.join(line)}", flush=True)
-        outside = Outside(script, folder) if first else None
         with Child(observed, given.minutes, records) as child:
-            child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
-            with _watched(run, here, work, given.attempt, shown.uuids):
-                status = child.wait()
-            if outside:
-                outside.warn()
+            with outside.watched(script, folder) if first else nullcontext():
+                child.begin(line, folder, environment, shielded=started_by_torchrun(script.command) is not None)
+                with _watched(run, here, work, given.attempt, shown.uuids):
+                    status = child.wait()
             stop_note = read_stop(Path(environment[NOTE]), status, ordered=child.stopped_by is not None or child.late)
             child.conclude(stop_note, lambda how: why.failed(how, observed, script, folder))
 

@@ -22,9 +22,7 @@ class Steps:
         self._between = self._widest = 0  # of two prints: the last distance, and the widest
         self._again = self._later = False
         self._prints = self._in_vain = self._most_in_vain = self._length = 0
-        self._rises = self._longest = self._before = (
-            0  # of the lengths that were printed: the longest, and the last one
-        )
+        self._rises = self._longest = self._before = 0  # of the lengths that were printed: the longest, and the last
         self._lengths: set[int] = set()
         self.bars: tuple[int, int] | None = None  # lengths of which one is perhaps a validation's
 

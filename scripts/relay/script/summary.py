@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
-from relay.run_folder.attempts import Line, Records
+from relay.run_folder.attempts import Records
 from relay.run_folder.summary import Summary
 from relay.spec.run import Run
 from relay.training.summary import Attempts, of_jobs, quantiles, recorded_of, remarks, thinned
@@ -17,7 +17,9 @@ def summarise(run: Run, work: Path) -> Summary:
     chain, attempts = recorded_of(run, work)
     trained_by = [records for _, records in attempts if records]
     counted = _counted(run, trained_by)
-    timed = [block for start, blocks in counted for block in _after_warm_up(run, start, blocks)]
+    # Speeds that a command prints are counted, not steps: all but the first are timed.
+    first_timed = run.length.warmup_steps if of_steps(run) else -math.inf
+    timed = [block for start, blocks in counted for block in blocks if block[0] >= start + first_timed]
     seconds = math.fsum(b[2] for b in timed)
     trained = [math.fsum(block[2] for block in blocks) for _, blocks in counted]
     losses, accuracies = _values(trained_by, "loss"), _values(trained_by, "accuracy")
@@ -70,24 +72,12 @@ def _add_attempts(last: list[list[float]], earlier: list[Records]) -> None:
         last[-1] = [*last[-1][:2], last[-1][2] + more, *last[-1][3:]]
 
 
-def _after_warm_up(run: Run, start: int, blocks: list[list[float]]) -> list[list[float]]:
-    """The blocks that are timed. Speeds that a command prints are counted, not steps: all but the first."""
-    if not of_steps(run):
-        return blocks
-    return [block for block in blocks if block[0] >= start + run.length.warmup_steps]
-
-
 def _values(trained_by: list[Records], name: str) -> list[tuple[int, float]]:
     """What a pattern has found, each with the step at which it was written down, or its number."""
-    lines = [line for records in trained_by for line in records.lines]
-    pairs = [(int(line.get("step") or 0), value) for line in lines for value in _of(line, name)]
+    lines = [line for records in trained_by for line in records.lines if line.get("read")]
+    pairs = [(int(line.get("step") or 0), value) for line in lines for value in line["read"].get(name, [])]
     rising = all(one[0] < other[0] for one, other in pairwise(pairs))
     return pairs if rising else [(number, value) for number, (_, value) in enumerate(pairs, 1)]
-
-
-def _of(line: Line, name: str) -> list[float]:
-    values: list[float] = (line.get("read") or {}).get(name, [])
-    return values
 
 
 def _from_first_step(attempts: Attempts) -> Attempts:

@@ -35,8 +35,13 @@ class Boundary:
 
     def packed(self, values: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """The values as they are sent: contiguous, and no views, which torch's schedules could not detach in place."""
-        sent: tuple[torch.Tensor, ...] = Pack.apply(self, *values)
-        return sent
+        sent = [values[place].clone(memory_format=torch.contiguous_format) for place in self.graded]
+        if self.carried:
+            *_, carrier = self.sent(values[0].device)
+            for place, held in self.places_of_bytes():
+                carrier.view(torch.uint8)[held] = values[place].contiguous().flatten().view(torch.uint8)
+            sent.append(carrier.requires_grad_(torch.is_grad_enabled()))
+        return tuple(sent)
 
     def unpacked(self, sent: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The values. In the backward pass, each tensor sent gets a contiguous gradient."""
@@ -49,27 +54,6 @@ class Boundary:
             size = prod(self.likes[place].shape) * self.likes[place].dtype.itemsize
             yield place, slice(start, start + size)
             start += -(-size // ALIGNED) * ALIGNED
-
-
-class Pack(Function):
-    """The values of a stage, as they are sent."""
-
-    @staticmethod
-    def forward(ctx: Any, boundary: Boundary, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Copies of the values."""
-        ctx.boundary = boundary
-        sent = [values[place].clone(memory_format=torch.contiguous_format) for place in boundary.graded]
-        if boundary.carried:
-            sent += boundary.sent(values[0].device)[-1:]
-            for place, held in boundary.places_of_bytes():
-                sent[-1].view(torch.uint8)[held] = values[place].contiguous().flatten().view(torch.uint8)
-        return tuple(sent)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the values that have one."""
-        gradient_at: dict[int, torch.Tensor] = dict(zip(ctx.boundary.graded, gradients, strict=False))
-        return None, *(gradient_at.get(place) for place in range(len(ctx.boundary.likes)))
 
 
 class Unpack(Function):

@@ -104,9 +104,12 @@ class Captured:
         return loss
 
     def _look_at_gradients(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Before the first update."""
+        """Before the first update. Fused ones refuse sparse gradients: then it is as before `prepare`."""
         self._first.remove()
-        if keeps_sparse(optimizer):
+        gradients = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+            for group in optimizer.param_groups:
+                group["fused"] = False
             self._give_up("its gradients are sparse")
 
     def _capture(self, raw: Any) -> None:
@@ -204,16 +207,6 @@ def prepare(optimizer: torch.optim.Optimizer) -> None:
     for state in optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
             state["step"] = state["step"].to(optimizer.param_groups[0]["params"][0].device)
-
-
-def keeps_sparse(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether gradients are sparse. Then the optimiser updates as before `prepare`: fused ones refuse them."""
-    held = (parameter.grad for group in optimizer.param_groups for parameter in group["params"])
-    if not any(gradient is not None and gradient.is_sparse for gradient in held):
-        return False
-    for group in optimizer.param_groups:
-        group |= {"fused": False, "lr": float(group["lr"])}
-    return True
 
 
 def _of_cpu() -> dict[str, Any]:

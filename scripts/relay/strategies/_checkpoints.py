@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from relay.process.ranks import Ranks
 from relay.spec.versions import release
-from relay.strategies._replica import Replica
 from relay.task.learning_rate import FACTOR
 
 # Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
@@ -27,6 +26,17 @@ NUMBERS = "optimizer.param_groups"
 WRITERS = 2
 # torch 2.5 writes tensors in host memory while the training changes them; 2.8 was seen to copy them first.
 COPIES_HOST_TENSORS = release(torch.__version__) >= (2, 8)
+
+
+class Replica(NamedTuple):
+    """Which slice of each global batch a process consumes.
+
+    `reports`: the slice's loss and outputs end up in this process; it is true in exactly one process per replica.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a replica
+    count: int  # type: ignore[assignment]
+    reports: bool = True
 
 
 class Checkpoints:
@@ -70,7 +80,7 @@ class Checkpoints:
             model = {name: tensor for name, tensor in model.items() if name not in own}
         state = {"model": model, "optimizer": optimizer, NUMBERS: numbers, "scaler": self._scaler_state()}
         state |= self.further_state()
-        state |= {self._buffers_place: own} if own else {}
+        state |= {self.own_place("buffers"): own} if own else {}
         state = state if COPIES_HOST_TENSORS else copied(state)
         writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
         writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
@@ -81,6 +91,7 @@ class Checkpoints:
         """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
         saved = dcp.FileSystemReader(directory).read_metadata().state_dict_metadata
         self.load_training(directory, saved)
+        own_buffers = self.own_place("buffers")
         # The rest has the shapes that it was saved with; a part that is not there is empty.
         parts: dict[str, dict[str, torch.Tensor]] = {
             place: {
@@ -88,10 +99,10 @@ class Checkpoints:
                 for key, about in saved.items()
                 if key.startswith(f"{place}.") and isinstance(about, TensorStorageMetadata)
             }
-            for place in (NUMBERS, "scaler", self._buffers_place, *self.further_state())
+            for place in (NUMBERS, "scaler", own_buffers, *self.further_state())
         }
         dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
-        numbers, scaler, buffers = (parts.pop(place) for place in (NUMBERS, "scaler", self._buffers_place))
+        numbers, scaler, buffers = (parts.pop(place) for place in (NUMBERS, "scaler", own_buffers))
         for group, names in zip(self.optimizer.param_groups, self.names_of_groups(), strict=True):
             of_group = tuple(f"{name}." for name in names)
             group |= {key.rpartition(".")[2]: its.item() for key, its in numbers.items() if key.startswith(of_group)}
@@ -141,10 +152,9 @@ class Checkpoints:
         kept = self.model.state_dict().keys()
         return {name: buffer for name, buffer in self.model.named_buffers() if name in kept}
 
-    @property
-    def _buffers_place(self) -> str:
-        """Where this rank's own buffers stand in a checkpoint."""
-        return f"buffers-{self.ranks.rank}-of-{self.ranks.world_size}"
+    def own_place(self, kind: str) -> str:
+        """Where a checkpoint has what this rank alone has of a kind, such as its buffers."""
+        return f"{kind}-{self.ranks.rank}-of-{self.ranks.world_size}"
 
     def _scaler_state(self) -> dict[str, torch.Tensor]:
         """What changes of fp16's scaler, as tensors; nothing in other precisions."""

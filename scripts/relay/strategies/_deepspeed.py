@@ -17,7 +17,7 @@ from relay.process.ranks import TIMEOUT
 from relay.strategies import _deepspeed_library as library
 from relay.strategies import _deepspeed_operations as operations
 from relay.strategies._deepspeed_parts import Parts, WholeParameters
-from relay.strategies.base import Batch, Replica, Strategy, regroup
+from relay.strategies.base import Batch, Strategy, regroup
 from relay.task.modes import outside
 
 # Of a bucket of gradients, or of gathered parameters: 1 MB or all of a small model, 16 MB of a large one.
@@ -67,7 +67,6 @@ class ZeRO(Strategy):
         self.model, self.zero = model, self.engine.optimizer
         self.optimizer = self.zero.optimizer  # another Adagrad than the one that DeepSpeed was given
         self.module = self.engine
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
         self.parts = Parts(model, self.zero, updated, self.stage, self.ranks)
         self.gradient_bytes = 0
 
@@ -130,10 +129,9 @@ class ZeRO(Strategy):
         return portions
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        loss = self.loss(self.forward(batch), batch)
-        self.backward(loss)
+        loss = self.in_parts(batch)
         self.update()
-        return loss.detach()
+        return loss
 
     def backward(self, loss: torch.Tensor) -> None:
         if self.scaler:  # it has no scale before it has scaled something; DeepSpeed scales the loss

@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils.cpp_extension import _import_module_from_library
 
 from relay.base.errors import UserError
 from relay.environments import kept, nvcc
@@ -58,19 +59,9 @@ def _load(builder: Any, verbose: bool = True) -> Any:
 
     file = kept.kept(f"deepspeed-{builder.name}", _depends_on(builder), what, compile_it)
     # One that was compiled now is loaded already: loaded from the file, its types would be there twice.
-    operation = compiled[0] if compiled else _import(builder.name, file)
+    operation = compiled[0] if compiled else _import_module_from_library(builder.name, str(file.parent), True)
     builder._loaded_ops[builder.name] = operation
     return operation
-
-
-def _import(name: str, file: Path) -> Any:
-    """A module of that name from a compiled file."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _on_gpus(builder: Any) -> bool:

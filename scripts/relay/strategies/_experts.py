@@ -14,7 +14,7 @@ DTensors. `run_experts` computes with what is on this process (`parameter.to_loc
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from relay.base.errors import UserError
@@ -53,18 +53,21 @@ def count(model: nn.Module) -> int:
     return math.gcd(*(module.experts for _, module in mixtures(model)))
 
 
-def shard_experts(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Keep only this rank's share of the stacked experts. What they share stays whole."""
+def shard_own(module: nn.Module, mesh: DeviceMesh, places: Mapping[str, Placement] | None = None) -> None:
+    """Keep this rank's share of a module's own parameters: by their `places`, or as stacked experts.
+
+    What is in modules within it stays whole, such as what all experts share.
+    """
     for name, parameter in list(module.named_parameters(recurse=False)):
-        shard = distribute_tensor(parameter.detach(), mesh, [Shard(0)])
-        module.register_parameter(name, nn.Parameter(shard))
+        shard = distribute_tensor(parameter.detach(), mesh, [places[name] if places else Shard(0)])
+        module.register_parameter(name, nn.Parameter(shard, parameter.requires_grad))
 
 
 class SplitExperts(ParallelStyle):
     """A mixture of experts, split by experts. Each rank computes the tokens of its experts; the outputs are added."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        shard_experts(module, device_mesh)
+        shard_own(module, device_mesh)
         module.compute = partial(self._compute, module, device_mesh)  # type: ignore[assignment]
         return module
 

@@ -56,27 +56,19 @@ class WholeNumbers(FunctionMode):
         return result.full_tensor() if isinstance(result, DTensor) and not result.dim() else result
 
 
-def weights_stay(module: nn.Module) -> None:
-    """Keep a module's recurrent layers from moving their weights, as they do on CUDA alone.
-
-    FSDP puts gathered weights in the place of shards. A layer of torch's then lays them into one buffer for cuDNN, and
-    would go on computing with these values: what is gathered in later steps goes where FSDP knows them.
-    """
-    for each in module.modules():
-        if isinstance(each, nn.RNNBase):
-            each.flatten_parameters = _stay  # type: ignore[method-assign]
-
-
-def _stay() -> None:
-    """Nothing is moved."""
-
-
 def kept_whole(module: nn.Module, mesh: DeviceMesh) -> set[nn.Parameter]:
-    """The parameters without dimensions, which FSDP refuses: they stay on every rank, and gradients are averaged.
+    """Make a module ready for FSDP. Raises RuntimeError as `refuse_hooks` does.
 
-    They move to the mesh's device. A gradient is averaged after each backward pass that adds to it: what was averaged
+    Returns its parameters without dimensions, which FSDP refuses. They stay on every rank, on the mesh's device, and
+    their gradients are averaged. A gradient is averaged after each backward pass that adds to it: what was averaged
     before is the same on all ranks, so that the mean of the sum is the sum of the means.
     """
+    refuse_hooks(module)
+    # FSDP puts gathered weights in the place of shards. On CUDA, a recurrent layer of torch's then lays them into one
+    # buffer for cuDNN, and would go on computing with these values: what is gathered later goes where FSDP knows them.
+    for each in module.modules():
+        if isinstance(each, nn.RNNBase):
+            each.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
     def average(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
@@ -97,8 +89,6 @@ def replicated(module: nn.Module, mesh: DeviceMesh) -> None:
     `mesh` has the replicas in its first dimension, and where REPLICATES is false a second dimension of size 1: older
     versions of torch have no `replicate` on top of FSDP, and shards over groups of one process do the same.
     """
-    refuse_hooks(module)
-    weights_stay(module)
     whole = kept_whole(module, mesh)
     ignored: dict[str, Any] = {"ignored_params": whole} if whole else {}  # some versions' `replicate` has it not
     sum_and_divide((replicate if REPLICATES else fully_shard)(module, mesh=mesh, **ignored), mesh)

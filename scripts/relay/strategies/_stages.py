@@ -9,16 +9,15 @@ import torch
 import torch.distributed as dist
 from torch import fx, nn
 
-from relay.base.errors import UserError
 from relay.process.devices import generators_kept, synchronise
 from relay.strategies import _cut
 from relay.strategies._boundary import Boundary
 from relay.strategies._record import Record
 from relay.strategies._stage import Plan, Stage, merged
-from relay.strategies.base import Strategy
+from relay.strategies.base import Replica, Strategy
 from relay.task import batches
 from relay.task.batches import Batch
-from relay.task.calls import copied, on_device
+from relay.task.calls import copied, on_device, tensors_in
 
 REPETITIONS = 5  # of a call that is measured
 
@@ -37,13 +36,18 @@ class Staged(Strategy):
     owners: Sequence[int]
     micro_batches: int
     losses: list[torch.Tensor]  # of this step's micro-batches, where the last stage is
-    cut_before = ""
     group: dist.ProcessGroup | None = None  # the processes that hold one replica together; None for all processes
 
-    def place(self, owners: Sequence[int], micro_batches: int = 1) -> None:
-        """Cut the model into one stage for each owner and keep this process's stages. Sets all members above."""
+    def place(
+        self, owners: Sequence[int], cut_before: str, micro_batches: int = 1, replica: int = 0, replicas: int = 1
+    ) -> None:
+        """Cut the model into one stage for each owner, keep this process's stages, and make their optimiser.
+
+        `replica` is the number of this one among the `replicas`. Sets all members above.
+        """
         self.owners, self.micro_batches, self.losses = owners, micro_batches, []
-        self.plan = self.planned(len(owners))
+        self.replica = Replica(replica, replicas, reports=owners[-1] == self.ranks.rank)
+        self.plan = self.planned(len(owners), cut_before)
         mine = [index for index, owner in enumerate(owners) if owner == self.ranks.rank]
         self.stages = {index: Stage(self.plan, index, self.ranks.device) for index in mine}
         held = list(self.stages.values())
@@ -55,25 +59,21 @@ class Staged(Strategy):
             self.stages[len(owners) - 1].relay_ending = self.ending
         if self.scaler:  # the scaler creates its scale at first use, and most ranks never see a loss
             self.scaler.scale(torch.zeros((), device=self.ranks.device))
+        self.make_optimizer()
 
     def wrap(self, stage: Stage) -> None:
         """Make a stage average its gradients with the same stage of the other replicas; here there are none."""
 
-    def planned(self, count: int) -> Plan:
+    def planned(self, count: int, cut_before: str) -> Plan:
         """The model cut into `count` stages. Reads `replica`.
 
-        Rank 0 measures the calls once, so that all jobs of a run cut alike. Raises UserError where a replica's samples
-        cannot be divided into equal micro-batches, and where the model cannot be cut so.
+        Rank 0 measures the calls once, so that all jobs of a run cut alike. Raises UserError where the model cannot be
+        cut so.
         """
-        samples = self.global_batch_size // self.replica.count
-        if samples % self.micro_batches:
-            raise UserError(
-                f"micro_batches: {self.micro_batches} is not allowed with {samples} samples for each replica; "
-                f"allowed: a divisor of {samples}"
-            )
         model, device = self.task.model(), self.ranks.device
-        plan = Plan(self.task, model, device, self.task.example(samples // self.micro_batches))
-        if names := self.cut_before.replace(",", " ").split():
+        samples = self.global_batch_size // self.replica.count // self.micro_batches
+        plan = Plan(self.task, model, device, self.task.example(samples))
+        if names := cut_before.replace(",", " ").split():
             plan.cut(_cut.cut_before(plan.calls, names))
             return plan
         if "call_seconds" not in self.measured:
@@ -184,8 +184,7 @@ def _seconds(
         started = _now(device)
         with torch.autocast(device.type, autocast) if autocast else nullcontext():
             outputs = function(*given, **kwargs)
-        leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        if graded := [leaf for leaf in leaves if leaf.requires_grad]:
+        if graded := [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]:
             torch.autograd.backward(graded, [torch.ones_like(leaf) for leaf in graded])
         times.append(_now(device) - started)
     return min(times[1:])

@@ -11,12 +11,12 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from relay.base.errors import UserError
-from relay.strategies._experts import SplitExperts, is_mixture
+from relay.strategies._experts import SplitExperts, is_mixture, shard_own
 from relay.strategies._flow import Flow, is_transposed, widths
 
 
@@ -40,14 +40,10 @@ class Row(RowwiseParallel):
 
 
 def _distributed(style: Any, module: nn.Module, mesh: DeviceMesh, places: dict[str, Any]) -> nn.Module:
-    def split(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
-        for name, parameter in list(part.named_parameters()):
-            shard = distribute_tensor(parameter.detach(), mesh, [places[name]])
-            part.register_parameter(name, nn.Parameter(shard, parameter.requires_grad))
-
+    shard_own(module, mesh, places)
     taken = partial(style._prepare_input_fn, style.input_layouts, style.desired_input_layouts)
     given = partial(style._prepare_output_fn, style.output_layouts, style.use_local_output)
-    return distribute_module(module, mesh, split, taken, given)
+    return distribute_module(module, mesh, None, taken, given)
 
 
 # Outputs of "column" stay split, and "row" takes such inputs. The others have whole inputs and outputs; those of
@@ -80,12 +76,6 @@ class TensorPlan:
     share: float
     divisible: tuple[tuple[str, int], ...]
 
-    def check(self, ranks: int) -> None:
-        """Raise UserError where the ranks would get unequal numbers of heads, experts or columns."""
-        for name, count in self.divisible:
-            if count % ranks:
-                raise UserError(f"tensor parallelism: {ranks} processes do not divide {count} {name}")
-
 
 def plan_of(
     model: nn.Module,
@@ -101,7 +91,8 @@ def plan_of(
     `own` is the user's plan, which is taken as it is. Else modules may state the styles of their children, in an
     attribute `tensor_plan`, and what they do not hold is split as its calls allow. With `classes_sharded`, the outputs
     stay split over the classes. Raises Unseen where the model cannot be run here; UserError for a plan that does not
-    fit the model, and where `classes_sharded` is set but the outputs are not those of a matrix.
+    fit the model, where ranks would get unequal numbers of heads, experts or columns, and where `classes_sharded` is
+    set but the outputs are not those of a matrix.
     """
     stated = dict(own) if own is not None else dict(_stated(model))
     _check_styles(model, stated, "tensor_plan(model)" if own is not None else "tensor_plan")
@@ -120,8 +111,9 @@ def plan_of(
     # In the model's order on all ranks, because splitting is collective.
     styles = {name: styles[name] for name, _ in model.named_modules() if name in styles}
     plan = TensorPlan(styles, _share(model, styles), _divisible(model, stated))
-    if ranks is not None:
-        plan.check(ranks)
+    for name, count in plan.divisible:
+        if count % (ranks or 1):
+            raise UserError(f"tensor parallelism: {ranks} processes do not divide {count} {name}")
     return plan
 
 
@@ -163,15 +155,10 @@ def _found(model: nn.Module, flow: Flow, stated: Mapping[str, str], ranks: int |
     ]
     styles, alone = flow.pairs(ranks, [name for name in free if name in flow.matrices and flow.fit(name)])
     for name in alone:
-        if min(widths(flow.matrices[name])) >= (ranks or 1):
-            styles[name] = _alone(flow.matrices[name])
+        inputs, outputs = widths(flow.matrices[name])
+        if min(inputs, outputs) >= (ranks or 1):  # along its larger dimension, with whole inputs and outputs
+            styles[name] = "column, whole" if outputs >= inputs else "row, whole"
     return styles | {name: "embedding" for name in free if _is_plain(flow.modules[name], ranks or 1) and flow.fit(name)}
-
-
-def _alone(matrix: nn.Module) -> str:
-    """The style of a matrix without a pair: split along its larger dimension, with whole inputs and outputs."""
-    inputs, outputs = widths(matrix)
-    return "column, whole" if outputs >= inputs else "row, whole"
 
 
 def _is_plain(module: nn.Module, ranks: int) -> bool:

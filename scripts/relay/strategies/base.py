@@ -1,4 +1,4 @@
-"""The contract of a strategy: it sets model, optimizer and replica, and overrides only what it does differently."""
+"""The contract of a strategy: it sets model and optimizer, and overrides only what it does differently."""
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,9 +14,8 @@ from relay.base.grouped import grouped
 from relay.process.devices import is_gpu, use_own_stream
 from relay.process.ranks import Ranks
 from relay.spec.requirements import Requirements
-from relay.strategies._checkpoints import Checkpoints
+from relay.strategies._checkpoints import Checkpoints, Replica
 from relay.strategies._clipping import clip, local
-from relay.strategies._replica import Replica
 from relay.task import batches
 from relay.task.batches import Batch
 from relay.task.bound import FIRST_SCALE, BoundTask
@@ -30,8 +29,9 @@ class Strategy(Checkpoints):
     """How one task's training is parallelised over the run's processes.
 
     A subclass states `requirements` as a literal (the planner reads it from the file's text) and sets `model` (with
-    the reference's parameter names), `optimizer` and `replica` in `build`. `module` is what a forward pass calls: the
-    model, unless `build` sets a wrapper in its place (`self.module = Wrapper(self.model)`).
+    the reference's parameter names) and `optimizer` in `build`. It also sets `replica` where ranks share one: each rank
+    has one of its own otherwise. `module` is what a forward pass calls: the model, unless `build` sets a wrapper in its
+    place (`self.module = Wrapper(self.model)`).
 
     `measured` is what `build` has to find out once for a whole run, such as where a pipeline is cut: it comes back to
     `build` in every later job. `scaler` scales the loss of fp16, and is None otherwise.
@@ -44,6 +44,7 @@ class Strategy(Checkpoints):
     plain: ClassVar[bool] = False
     module: nn.Module | None = None
     around_loss: type[AbstractContextManager[Any]] = nullcontext  # for a loss that reads parameters by itself
+    accumulation = 1  # parts in which a slice is computed, one after the other
     rates: Sequence[Any] = ()  # the learning rates of the last step, by groups
 
     def __init_subclass__(cls) -> None:
@@ -60,6 +61,7 @@ class Strategy(Checkpoints):
     ) -> None:
         self.task, self.ranks, self.global_batch_size = task, ranks, global_batch_size
         self.measured = dict(measured or {})
+        self.replica = Replica(ranks.rank, ranks.world_size)
         self.scaler = None
         if task.precision == "fp16":  # so that small gradients do not vanish; an overflow on any rank is one on all
             from relay.strategies._scaler import LossScaler
@@ -79,14 +81,13 @@ class Strategy(Checkpoints):
         yield
 
     def build(self, **options: Any) -> None:
-        """Set `model`, `optimizer` and `replica`; the only mandatory method."""
+        """Set `model` and `optimizer`; the only mandatory method."""
         raise NotImplementedError(f"{type(self).__name__} has no build()")  # abstract
 
     def build_whole(self) -> None:
         """What every data-parallel strategy starts from: the whole model on this rank's device, and its optimiser."""
         self.model = on_device(self.task.model(), self.ranks.device)
         self.make_optimizer()
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def make_optimizer(self) -> None:
         """The task's optimiser over the model's parameters; sharded ones in a group of their own.
@@ -103,31 +104,33 @@ class Strategy(Checkpoints):
     def train_step(self, batch: Batch) -> torch.Tensor:
         """One optimiser step; the mean loss over the replica's slice, a scalar on the device, not synchronised."""
         self.optimizer.zero_grad()  # at the start, so that gradients can still be measured between steps
-        loss = self.loss(self.forward(batch), batch)
-        self.backward(loss)
+        loss = self.in_parts(batch, self.accumulation)
         self.update()
-        return loss.detach()
+        return loss
 
     def loss(self, outputs: Any, batch: Batch) -> torch.Tensor:
         """The mean loss of a batch, of which these are the outputs."""
         with self.around_loss():
             return self.task.loss(outputs, batch)
 
-    def in_parts(
-        self, batch: Batch, parts: int, before_the_last: Callable[[], AbstractContextManager[None]] = nullcontext
-    ) -> torch.Tensor:
+    def in_parts(self, batch: Batch, parts: int = 1) -> torch.Tensor:
         """The mean loss over the slice, whose parts are computed one after the other; gradients add up to those of all.
 
-        Each part but the last is computed in a context: there nothing is exchanged yet.
+        Each part but the last is computed `unexchanged`.
         """
-        losses, samples = [], batches.count(batch)
-        chunks = batches.chunks(batch, parts)
+        losses, chunks = [], batches.chunks(batch, parts) if parts > 1 else [batch]
         for number, part in enumerate(chunks, 1):
-            with before_the_last() if number < len(chunks) else nullcontext():
-                loss = self.loss(self.forward(part), part) * (batches.count(part) / samples)
+            with self.unexchanged() if number < len(chunks) else nullcontext():
+                loss = self.loss(self.forward(part), part)
+                if len(chunks) > 1:
+                    loss = loss * (batches.count(part) / batches.count(batch))
                 self.backward(loss)
             losses.append(loss.detach())
-        return torch.stack(losses).sum()
+        return torch.stack(losses).sum() if len(chunks) > 1 else losses[0]
+
+    def unexchanged(self) -> AbstractContextManager[None]:
+        """A context in which backward passes exchange nothing: the slice's last part does."""
+        return nullcontext()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the loss, which is scaled for fp16."""

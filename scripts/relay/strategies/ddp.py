@@ -1,5 +1,7 @@
 """Every process holds the whole model and a slice of the batch; gradients are averaged during backward."""
 
+from contextlib import AbstractContextManager
+
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -8,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from relay.process.devices import generators_kept
 from relay.spec.run import Setting
-from relay.strategies.base import Batch, Requirements, Strategy
+from relay.strategies.base import Requirements, Strategy
 from relay.task import batches
 from relay.task.bound import BoundTask
 
@@ -111,12 +113,8 @@ class DDP(Strategy):
         # With its default size, DDP makes the first bucket smaller than the others.
         return None if bucket_mb == DDP.requirements.options["bucket_mb"] else bucket_mb
 
-    def train_step(self, batch: Batch) -> torch.Tensor:
-        """One optimiser step. Gradients are exchanged with the slice's last part only."""
-        self.optimizer.zero_grad()
-        loss = self.in_parts(batch, self.accumulation, self.wrapper.no_sync)
-        self.update()
-        return loss
+    def unexchanged(self) -> AbstractContextManager[None]:
+        return self.wrapper.no_sync()
 
     def uncapturable(self) -> str:
         """It meets over NCCL alone without waiting; and it may ask, or count, on the CPU in every step."""
@@ -138,21 +136,16 @@ class DDP(Strategy):
         for kind in MEMORIES:
             buckets: dict[int, torch.Tensor] = getattr(self.powersgd, kind)
             state |= {f"{kind}.{bucket}": tensor for bucket, tensor in buckets.items()}
-        return {self._place: state}
+        return {self.own_place("powersgd"): state}
 
     def load_further_state(self, state: dict[str, dict[str, torch.Tensor]]) -> None:
         """PowerSGD starts afresh where another number of processes wrote the checkpoint."""
-        if self.powersgd is None or not (tensors := state[self._place]):
+        if self.powersgd is None or not (tensors := state[self.own_place("powersgd")]):
             return
         self.powersgd.iter = int(tensors.pop("steps"))
         for name, tensor in tensors.items():
             kind, bucket = name.split(".")
             getattr(self.powersgd, kind)[int(bucket)] = tensor.to(self.ranks.device)
-
-    @property
-    def _place(self) -> str:
-        """The name of this rank's own state in a checkpoint."""
-        return f"powersgd-{self.ranks.rank}-of-{self.ranks.world_size}"
 
 
 def settle(wrapper: DistributedDataParallel, task: BoundTask, samples: int, device: torch.device) -> None:

@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from relay.base.errors import UserError
 from relay.process.ranks import TIMEOUT
 from relay.spec.run import Setting
-from relay.strategies._experts import mixtures, shard_experts
-from relay.strategies.base import Replica, Requirements, Strategy
+from relay.strategies._experts import mixtures, shard_own
+from relay.strategies.base import Requirements, Strategy
 
 
 def experts(setting: Setting, group: int, stages: int) -> str | None:
@@ -45,11 +45,10 @@ class ExpertParallel(Strategy):
         self._spread(self.ranks.mesh(self.ranks.world_size))
         self.model.to(self.ranks.device)  # after sharding, so that no device ever holds all experts
         sharded = {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
-        self.experts = list(sharded.values())
+        self.experts = [parameter for parameter in sharded.values() if parameter.requires_grad]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, list(sharded))
         self.module = DistributedDataParallel(self.model)
         self.make_optimizer()
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def _spread(self, mesh: DeviceMesh) -> None:
         """Keep this rank's experts of every mixture, and make tokens travel to their experts."""
@@ -60,7 +59,7 @@ class ExpertParallel(Strategy):
                 f"expert_parallel: {type(self.model).__name__} has no mixture of experts; train it with ddp"
             )
         for mixture in layers:
-            shard_experts(mixture, mesh)
+            shard_own(mixture, mesh)
             mixture.compute = Exchange(mixture, group)
 
     def backward(self, loss: torch.Tensor) -> None:

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Shard
 
 from relay.process.devices import is_gpu
-from relay.strategies._sharded import WholeNumbers, kept_whole, refuse_hooks, sum_and_divide, weights_stay
-from relay.strategies.base import Batch, Replica, Requirements, Strategy
+from relay.strategies._sharded import WholeNumbers, kept_whole, sum_and_divide
+from relay.strategies.base import Batch, Requirements, Strategy
 from relay.task.bound import BoundTask
 from relay.task.calls import Readings
 
@@ -57,7 +57,6 @@ class FSDP(Strategy):
             self.task = copy(self.task)
             self.task.autocast = None
         self.make_optimizer()
-        self.replica = Replica(self.ranks.rank, self.ranks.world_size)
 
     def _mesh(self, replicas: int) -> DeviceMesh:
         """A mesh of all ranks, or one of shape (replicas, shards) in which neighbouring ranks form a replica."""
@@ -86,8 +85,6 @@ def shard_units(model: nn.Module, units: Sequence[nn.Module], mesh: DeviceMesh, 
 
     The shards are along the last dimension of the mesh. `policies` are keywords of `fully_shard`.
     """
-    refuse_hooks(model)
-    weights_stay(model)
     whole = kept_whole(model, mesh)
     place = partial(_placement, shards=mesh.size(mesh.ndim - 1))
     for unit in (*units, model):

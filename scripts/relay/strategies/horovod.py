@@ -5,14 +5,13 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from relay.process import meeting
 from relay.process.ranks import TIMEOUT, Ranks
-from relay.strategies.base import Batch, Requirements, Strategy
+from relay.strategies.base import Requirements, Strategy
 
 LOOPBACK = "127.0.0.1"
 # The variables by which each process of horovodrun is told its place; `meet` sets the same ones.
@@ -65,13 +64,6 @@ class Horovod(Strategy):
         # Its own refuses `set_to_none`, which torch's checkpoints pass.
         type(self.optimizer).zero_grad = torch.optim.Optimizer.zero_grad
 
-    def train_step(self, batch: Batch) -> torch.Tensor:
-        """One optimiser step. Gradients are exchanged during the backward pass of the slice's last part."""
-        self.optimizer.zero_grad()
-        loss = self.in_parts(batch, self.accumulation)
-        self.update()
-        return loss
-
     def update(self) -> None:
         """Wait for the averages, then step. fp16's scale is taken from the averages, not from what is still sent."""
         optimizer: Any = self.optimizer  # of a class that Horovod derives from the task's
@@ -82,15 +74,6 @@ class Horovod(Strategy):
     def busy_waits(self) -> Sequence[tuple[Any, str]]:
         """Horovod asks again and again whether its own thread has averaged the gradients."""
         return [(self.optimizer, "synchronize")]
-
-    def load(self, directory: Path) -> None:
-        """Read what `save` wrote, then broadcast it from rank 0, as Horovod's users do. Collective."""
-        super().load(directory)
-        hvd = _hvd()
-        hvd.broadcast_parameters(dict(self.model.named_parameters()), root_rank=0)
-        # To an optimizer without state it gives one by a step of zero gradients, which weight decay makes a real one.
-        if self.optimizer.state:
-            hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
 
 
 def buckets(model: torch.nn.Module, megabytes: float) -> list[list[torch.nn.Parameter]]:
@@ -136,26 +119,19 @@ def _serve(slots: list[Any], address: str) -> int:
 def _introduce(ranks: Ranks) -> None:
     """Set the variables that horovodrun sets for its processes."""
     from horovod.runner.common.util.hosts import HostInfo, get_host_assignments
+    from horovod.runner.gloo_run import create_slot_env_vars
 
     hosts = ranks.gather(socket.gethostname())
     counted = [HostInfo(host, hosts.count(host)) for host in dict.fromkeys(hosts)]
     slots = get_host_assignments(counted, ranks.world_size)
-    slot = slots[ranks.rank]
     server = LOOPBACK if len(counted) == 1 else os.environ["MASTER_ADDR"]
     port = ranks.gather(_serve(slots, server) if ranks.rank == 0 else None)[0]
-    os.environ |= {
+    os.environ |= create_slot_env_vars(slots[ranks.rank]) | {
         RENDEZVOUS: server,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_GLOO_IFACE": os.environ.get("GLOO_SOCKET_IFNAME") or interface(server),
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_HOSTNAME": slot.hostname,
-        "HOROVOD_RANK": str(slot.rank),
-        "HOROVOD_SIZE": str(slot.size),
-        "HOROVOD_LOCAL_RANK": str(slot.local_rank),
-        "HOROVOD_LOCAL_SIZE": str(slot.local_size),
-        "HOROVOD_CROSS_RANK": str(slot.cross_rank),
-        "HOROVOD_CROSS_SIZE": str(slot.cross_size),
     }
 
 

@@ -6,7 +6,7 @@ This is document 002's model parallelism, with a process for each device. Pipeli
 import torch
 
 from relay.strategies._stages import Staged
-from relay.strategies.base import Replica, Requirements
+from relay.strategies.base import Requirements
 from relay.task.batches import Batch
 
 
@@ -22,11 +22,7 @@ class ModelParallel(Staged):
     )
 
     def build(self, cut_before: str) -> None:
-        self.cut_before = cut_before
-        last = self.ranks.world_size - 1
-        self.replica = Replica(0, 1, reports=self.ranks.rank == last)
-        self.place(range(self.ranks.world_size))
-        self.make_optimizer()
+        self.place(range(self.ranks.world_size), cut_before)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         self.optimizer.zero_grad()

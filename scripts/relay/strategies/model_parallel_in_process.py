@@ -7,7 +7,7 @@ from torch import nn
 
 from relay.strategies._stage import Stage
 from relay.strategies._stages import Staged
-from relay.strategies.base import Replica, Requirements
+from relay.strategies.base import Requirements
 from relay.task import batches
 from relay.task.batches import Batch
 
@@ -30,9 +30,8 @@ class ModelParallelInProcess(Staged):
     )
 
     def build(self, micro_batches: int, cut_before: str) -> None:
-        self.replica, self.micro_batches, self.cut_before = Replica(0, 1), micro_batches, cut_before
-        places = self.devices()
-        self.plan = self.planned(len(places))
+        self.micro_batches, places = micro_batches, self.devices()
+        self.plan = self.planned(len(places), cut_before)
         self.stages = {index: Stage(self.plan, index, place) for index, place in enumerate(places)}
         self.model: nn.Module = self.plan.model  # its modules are those of the stages
         self.make_optimizer()

@@ -11,11 +11,10 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 
-from relay.base.errors import UserError
 from relay.spec.requirements import SCHEDULES
 from relay.strategies._stage import Stage, shapes
 from relay.strategies._stages import Staged
-from relay.strategies.base import Replica, Requirements
+from relay.strategies.base import Requirements
 from relay.task import batches
 from relay.task.batches import Batch
 
@@ -50,23 +49,17 @@ class Pipeline(Staged):
     )
 
     def build(self, schedule: str, micro_batches: int, cut_before: str) -> None:
-        self.cut_before = cut_before
-        self.lay(range(self.ranks.world_size), schedule, micro_batches, replica=0, replicas=1)
+        self.lay(range(self.ranks.world_size), schedule, micro_batches, cut_before)
 
-    def lay(self, members: Sequence[int], schedule: str, micro_batches: int, replica: int, replicas: int) -> None:
+    def lay(self, members: Sequence[int], schedule: str, micro_batches: int, cut_before: str, *replica: int) -> None:
         """Build the pipeline of one replica over the ranks `members`, of which this process is one.
 
-        Raises UserError for a schedule that does not fit; the planner skips such settings before.
+        `replica` is its number, and how many there are.
         """
-        kind = SCHEDULES[schedule]
-        for problem in kind.problems(len(members), micro_batches, self.task.compiled, self.task.channels_last):
-            raise UserError(f"schedule: '{schedule}' {problem}")
-        owners = list(members)
+        kind, owners = SCHEDULES[schedule], list(members)
         if kind.stages == 2:
             owners += reversed(members) if kind.v_shaped else members
-        self.replica = Replica(replica, replicas, reports=owners[-1] == self.ranks.rank)
-        self.place(owners, micro_batches)
-        self.make_optimizer()
+        self.place(owners, cut_before, micro_batches, *replica)
         self.chosen = get_schedule_class(kind.name)
         self.built: dict[Any, tuple[list[Scheduled], Callable[..., Any]]] = {}
         self.scheduled(self.plan.example)

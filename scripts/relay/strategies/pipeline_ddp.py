@@ -31,7 +31,6 @@ class PipelineDDP(Pipeline):
     )
 
     def build(self, stages: int, schedule: str, micro_batches: int, cut_before: str) -> None:
-        self.cut_before = cut_before
         sizes = (self.ranks.world_size // stages, stages)
         mesh = self.ranks.mesh(*sizes, names=("data", "pipeline"))
         self.data, self.group = mesh["data"], mesh["pipeline"].get_group()
@@ -39,7 +38,7 @@ class PipelineDDP(Pipeline):
         if not REPLICATES:
             self.replicas = self.ranks.mesh(*sizes, 1, names=("data", "pipeline", "one"))["data", "one"]
         replica, first = self.data.get_local_rank(), self.ranks.rank // stages * stages
-        self.lay(range(first, first + stages), schedule, micro_batches, replica, self.data.size())
+        self.lay(range(first, first + stages), schedule, micro_batches, cut_before, replica, self.data.size())
 
     def wrap(self, stage: Stage) -> None:
         # DistributedDataParallel does not work here. It fails at GPipe's several backward passes, and with
