@@ -1,62 +1,31 @@
+# Of each file its caption, its category, and what it has, in the report of Snakemake.
+REPORTED = {
+    "runs.csv": ("runs", "Tables", "runs"),
+    "comparison.csv": ("table", "Tables", "settings"),
+    "comparison.parquet": ("table", "Tables", "settings"),
+    "comparison.md": ("table", "Tables", "settings"),
+    "comparison.html": ("page", "Answer", "the whole comparison"),
+    "answer.json": ("answer", "Answer", "for programs"),
+    "recommendation.sbatch": ("answer", "Answer", "for Slurm"),
+    "scaling.csv": ("scaling", "Scaling", "devices"),
+    "scaling.md": ("scaling", "Scaling", "devices"),
+}
+
+
 # The comparison of all runs: tables and a report. Where runs have failed for good, `onerror` makes it of the others.
 rule comparison:
     input:
         files.comparison,
     output:
-        report(
-            "results/runs.csv",
-            caption="../report/runs.rst",
-            category="Tables",
-            labels={"file": "runs.csv", "what": "runs"},
-        ),
-        report(
-            "results/comparison.csv",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.csv", "what": "settings"},
-        ),
-        report(
-            "results/comparison.parquet",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.parquet", "what": "settings"},
-        ),
-        report(
-            "results/comparison.md",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.md", "what": "settings"},
-        ),
-        report(
-            "results/comparison.html",
-            caption="../report/page.rst",
-            category="Answer",
-            labels={"file": "comparison.html", "what": "the whole comparison"},
-        ),
-        report(
-            "results/answer.json",
-            caption="../report/answer.rst",
-            category="Answer",
-            labels={"file": "answer.json", "what": "for programs"},
-        ),
-        report(
-            "results/recommendation.sbatch",
-            caption="../report/answer.rst",
-            category="Answer",
-            labels={"file": "recommendation.sbatch", "what": "for Slurm"},
-        ),
-        report(
-            "results/scaling.csv",
-            caption="../report/scaling.rst",
-            category="Scaling",
-            labels={"file": "scaling.csv", "what": "devices"},
-        ),
-        report(
-            "results/scaling.md",
-            caption="../report/scaling.rst",
-            category="Scaling",
-            labels={"file": "scaling.md", "what": "devices"},
-        ),
+        [
+            report(
+                f"results/{file}",
+                caption=f"../report/{caption}.rst",
+                category=category,
+                labels={"file": file, "what": what},
+            )
+            for file, (caption, category, what) in REPORTED.items()
+        ],
         report(
             directory("results/pictures"),
             patterns=["{picture}.svg"],

@@ -45,7 +45,6 @@ class Retries:
     enlarged: set[int] = field(default_factory=set)  # jobs that were tried again after they were killed for memory
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
-    decided: dict[tuple[int, int], int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  # how jobs of this call have failed
 
     def __post_init__(self) -> None:
@@ -55,23 +54,16 @@ class Retries:
             self.reached[work.name] = _newest(work.name)
 
     def times(self, job: Any) -> int:
-        """How often this job, which has just failed, may be tried again in all. Says what follows, once."""
-        key = (job.jobid, job.attempt)
-        if key not in self.decided:
-            self.decided[key] = job.attempt if self._again(job) else 0
-        return self.decided[key]
-
-    def _again(self, job: Any) -> bool:
+        """How often this job, which has just failed, may be tried again in all. Says what follows: to be asked once."""
         log = Path(job.log[0]) if job.log else None
         end = self._ending(job, log)
         end, reason = self._decided(job, self._case(job, log, end), end)
-        again = reason is None and job.rule.restart_times > 0
-        if again:
-            logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
-            _keep(log)
-        else:
+        if reason is not None or job.rule.restart_times == 0:
             self._give_up(job, end, reason or "", log)
-        return again
+            return 0
+        logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
+        _keep(log)
+        return int(job.attempt)
 
     def _decided(self, job: Any, case: Case, end: Ending) -> tuple[Ending, str | None]:
         """What is said of a job's end, and why it is given up, as `given_up` tells. Another try's requests are set."""
