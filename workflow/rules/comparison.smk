@@ -1,17 +1,3 @@
-# Of each file its caption, its category, and what it has, in the report of Snakemake.
-REPORTED = {
-    "runs.csv": ("runs", "Tables", "runs"),
-    "comparison.csv": ("table", "Tables", "settings"),
-    "comparison.parquet": ("table", "Tables", "settings"),
-    "comparison.md": ("table", "Tables", "settings"),
-    "comparison.html": ("page", "Answer", "the whole comparison"),
-    "answer.json": ("answer", "Answer", "for programs"),
-    "recommendation.sbatch": ("answer", "Answer", "for Slurm"),
-    "scaling.csv": ("scaling", "Scaling", "devices"),
-    "scaling.md": ("scaling", "Scaling", "devices"),
-}
-
-
 # The comparison of all runs: tables and a report. Where runs have failed for good, `onerror` makes it of the others.
 rule comparison:
     input:

@@ -22,13 +22,19 @@ REFERENCE, GATE, SPOT_CHECK, FACTS = (
     f"results/{output_place(rule, '{}')}" for rule in ("reference", "gate", "spot_check", "preflight")
 )
 PROBED = "results/probed.yaml"
-COMPARED = [
-    f"results/{name}"
-    for name in (
-        "comparison.html", "comparison.csv", "comparison.parquet", "comparison.md", "runs.csv", "answer.json",
-        "recommendation.sbatch", "scaling.csv", "scaling.md", "pictures",
-    )
-]  # fmt: skip
+# Of each file of the comparison its caption, its category, and what it has, in the report of Snakemake.
+REPORTED = {
+    "comparison.html": ("page", "Answer", "the whole comparison"),
+    "comparison.csv": ("table", "Tables", "settings"),
+    "comparison.parquet": ("table", "Tables", "settings"),
+    "comparison.md": ("table", "Tables", "settings"),
+    "runs.csv": ("runs", "Tables", "runs"),
+    "answer.json": ("answer", "Answer", "for programs"),
+    "recommendation.sbatch": ("answer", "Answer", "for Slurm"),
+    "scaling.csv": ("scaling", "Scaling", "devices"),
+    "scaling.md": ("scaling", "Scaling", "devices"),
+}
+COMPARED = [f"results/{file}" for file in (*REPORTED, "pictures")]
 CHAIN_RULES = {"start", "segment"}
 
 
@@ -82,8 +88,8 @@ class Files:
 
     @asked
     def environment(self, job: Any) -> list[str]:
-        file, asked = Path(f"results/environments/{job.stack}.json"), self.environment_asked(job.stack)
-        why = finished.record(file, asked=asked) or (login_node.lost(asked) if self.call.drives else "")
+        file, made_of = Path(f"results/environments/{job.stack}.json"), self.environment_asked(job.stack)
+        why = finished.record(file, asked=made_of) or (login_node.lost(made_of) if self.call.drives else "")
         return self.needed(file, why, [])
 
     def environment_asked(self, stack: str) -> dict[str, Any]:

@@ -161,16 +161,6 @@ class Jobs:
         rule = getattr(self, job.rule.name, None)
         return rule.of(job.wildcards) if isinstance(rule, JobRule) else None
 
-    def more_memory(self, job: Any, had_mb: int) -> int | None:
-        """What a job that was killed with so much memory asks for at its next try (`JobRequests.more_memory`)."""
-        specification = self.specification_of(job)
-        return self.call.job_requests.more_memory(specification, had_mb) if specification else None
-
-    def leave_out(self, job: Any, node: str) -> bool:
-        """Has a job avoid a node whose hardware has failed, if it can (`JobRequests.leave_out`)."""
-        specification = self.specification_of(job)
-        return specification is not None and self.call.job_requests.leave_out(specification, node)
-
 
 def _of_part(job: Any) -> list[Any]:
     """The options of a part of the self-test."""

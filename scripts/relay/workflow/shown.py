@@ -118,12 +118,14 @@ class Shown(guard.Shows):
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
+        if Path(PROBED).exists():  # the call may have ended before, by --until
+            _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
 
     def models(self) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
-        self.renew_report("largest_model")
+        if all(Path(answer).exists() for answer in self.files.answers("largest_model")):
+            _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
+            self.renew_report("largest_model")
 
     def in_cpp(self) -> None:
         """Print what trained models do in C++. A report that is there gets its section on it."""
@@ -132,10 +134,10 @@ class Shown(guard.Shows):
 
     def example_in_cpp(self) -> None:
         """Print what the smallest C++ program has said. The next call tries it again."""
-        for answer in self.files.one_in_cpp:
-            answered = read_json(Path(answer))
+        for answer in filter(Path.exists, map(Path, self.files.one_in_cpp)):
+            answered = read_json(answer)
             _say(answered.get("said") or f"skipped: {answered['reason']}")
-            Path(answer).unlink()
+            answer.unlink()
 
     # When a call has ended
 
