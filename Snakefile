@@ -25,7 +25,7 @@ from relay.selftest.parts import PARTS
 from relay.spec.script import NOT_PROVEN
 from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.drive import drive
-from relay.workflow.files import COMPARED, GATE, PROBED, Files
+from relay.workflow.files import COMPARED, GATE, PROBED, REPORTED, Files
 from relay.workflow.jobs import Jobs
 from relay.workflow.new_call import check_defaults, new_call
 from relay.workflow.selftest import SelfTest

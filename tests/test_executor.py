@@ -324,6 +324,8 @@ def test_a_limit_that_no_job_of_ones_own_has_reached_is_an_error(
     monkeypatch.delenv(commands.DRIVER_JOB)
     assert commands.any_other()
     monkeypatch.setattr(os, "getppid", lambda: 2**30)  # of root, which /proc hides: it may be Slurm's
+    assert commands.any_other()  # the job is over
+    slurm.lists("4 RUNNING None", "5 COMPLETED None", one="echo 4 4 RUNNING")
     assert not commands.any_other()
 
 

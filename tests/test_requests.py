@@ -86,7 +86,7 @@ def test_gpus_are_asked_for_as_the_cluster_wants(planned: Planned) -> None:
     for words in (flags_of(found), allocation.srun(only_job(found), 2, 12)):
         assert [word for word in words if word.startswith(("--gpu", "--gres"))] == ["--gres=gpu:a100:2"]
     other = planned(DDP)
-    assert "gres" not in JobRequests(other).resources(other.runs[0])
+    assert JobRequests(other).resources(other.runs[0])["gres"] is None
     assert "--gpus-per-node=a100:2" in allocation.srun(only_job(other), 2, 12)
 
 

@@ -189,7 +189,7 @@ def test_a_cluster_like_the_site_takes_its_jobs(tmp_path_factory: pytest.TempPat
     mini_slurm.require()
     ready = filled_in(load_site(name, ROOT))
     nodes, partitions = site_nodes(ready)
-    with MiniSlurm(tmp_path_factory.mktemp("site"), nodes, partitions, namespaces=False) as cluster:
+    with MiniSlurm(tmp_path_factory.mktemp("site"), nodes, partitions) as cluster:
         for wanted in ready.partitions:
             config = {"device": wanted.device, "repeats": 1, "runtime_minutes": wanted.max_minutes or 1}
             found = plan(load(config | {"comparisons": [filling(wanted)]}), site=ready)

@@ -108,7 +108,7 @@ def test_steps_see_the_gpus_that_they_use_of_a_whole_node(tmp_path_factory: pyte
     """GPUs by --gres, and no request for memory."""
     folder = tmp_path_factory.mktemp("whole")
     partition = Partition("gpu", ("g1",), default=True, whole_nodes=True)
-    with MiniSlurm(folder / "cluster", [Node("g1", gpus=4)], [partition], namespaces=False) as cluster:
+    with MiniSlurm(folder / "cluster", [Node("g1", gpus=4)], [partition]) as cluster:
         partitions = [PARTITIONS[1] | {"whole_nodes": True, "asks_memory": False}]
         site = site_file(folder, partitions=partitions, cpus_per_gpu=1, gpu_request="gres", node_disk="/tmp")
         by_srun = DDP | {"launcher": "srun"}

@@ -1,6 +1,7 @@
 """Each case in which a job has not done its work, and whether it is tried again."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,10 @@ def killed(retries: Retries, attempt: int, had_mb: int, why: str = "Exceeded job
     return retries.times(SimpleNamespace(jobid=1, attempt=attempt, rule=rule, **of_job)) >= attempt
 
 
+def with_more(more_memory: Callable[[Any, int], int]) -> Retries:
+    return Retries(requests=SimpleNamespace(more_memory=more_memory), specification_of=lambda job: job)  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the driver says, in a folder of its own."""
@@ -123,7 +128,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_it_is_tried_once_with_more_and_then_given_up(said: list[str]) -> None:
-    retries = Retries(more_memory=lambda job, had_mb: 2 * had_mb)
+    retries = with_more(lambda _, had_mb: 2 * had_mb)
     assert killed(retries, 1, 900)
     assert said[-1].endswith("killed for memory with 900 MB a node, asks for 1800 MB now; goes on with attempt 2")
     assert not killed(retries, 2, 1800)
@@ -132,13 +137,13 @@ def test_it_is_tried_once_with_more_and_then_given_up(said: list[str]) -> None:
 
 
 def test_where_no_node_has_more_it_is_given_up_at_once(said: list[str]) -> None:
-    assert not killed(Retries(more_memory=lambda job, had_mb: had_mb), 1, 16000)
+    assert not killed(with_more(lambda _, had_mb: had_mb), 1, 16000)
     assert "given up  no node has more" in said[-1]
     assert "remedy    let it need less (a smaller batch, fewer data_workers" in said[-1]
 
 
 def test_where_its_time_was_over_the_limit_is_named(said: list[str]) -> None:
-    retries = Retries({1: "SLURM status is: 'TIMEOUT'. "}, more_memory=lambda job, had_mb: None)
+    retries = Retries({1: "SLURM status is: 'TIMEOUT'. "})
     assert not killed(retries, 3, 900, "CANCELLED")
     assert "remedy    its time limit of 5 minutes was too short: raise runtime_minutes, then" in said[-1]
 

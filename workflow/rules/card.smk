@@ -1,15 +1,9 @@
 # `snakemake card`: the task in words, with what each finding means for the strategies. It changes nothing. Shown at the
 # end of the call.
 rule card:
-    log:
-        "results/logs/card.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Looking at the task"
-    shell:
-        ":"
 
 
 # Where the login node lacks what a task needs, such as packages of a container, a job looks at the task. The driver plans
@@ -20,9 +14,11 @@ rule look:
     output:
         "results/cards/{look}.json",
     log:
-        "results/logs/look/{look}.log",
+        "results/logs/<job>.log",
     benchmark:
-        "results/benchmarks/look/{look}.tsv"
+        "results/benchmarks/<job>.tsv"
+    pathvars:
+        job="look/{look}",
     conda:
         jobs.look.conda
     envmodules:

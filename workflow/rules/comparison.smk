@@ -3,60 +3,15 @@ rule comparison:
     input:
         files.comparison,
     output:
-        report(
-            "results/runs.csv",
-            caption="../report/runs.rst",
-            category="Tables",
-            labels={"file": "runs.csv", "what": "runs"},
-        ),
-        report(
-            "results/comparison.csv",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.csv", "what": "settings"},
-        ),
-        report(
-            "results/comparison.parquet",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.parquet", "what": "settings"},
-        ),
-        report(
-            "results/comparison.md",
-            caption="../report/table.rst",
-            category="Tables",
-            labels={"file": "comparison.md", "what": "settings"},
-        ),
-        report(
-            "results/comparison.html",
-            caption="../report/page.rst",
-            category="Answer",
-            labels={"file": "comparison.html", "what": "the whole comparison"},
-        ),
-        report(
-            "results/answer.json",
-            caption="../report/answer.rst",
-            category="Answer",
-            labels={"file": "answer.json", "what": "for programs"},
-        ),
-        report(
-            "results/recommendation.sbatch",
-            caption="../report/answer.rst",
-            category="Answer",
-            labels={"file": "recommendation.sbatch", "what": "for Slurm"},
-        ),
-        report(
-            "results/scaling.csv",
-            caption="../report/scaling.rst",
-            category="Scaling",
-            labels={"file": "scaling.csv", "what": "devices"},
-        ),
-        report(
-            "results/scaling.md",
-            caption="../report/scaling.rst",
-            category="Scaling",
-            labels={"file": "scaling.md", "what": "devices"},
-        ),
+        [
+            report(
+                f"results/{file}",
+                caption=f"../report/{caption}.rst",
+                category=category,
+                labels={"file": file, "what": what},
+            )
+            for file, (caption, category, what) in REPORTED.items()
+        ],
         report(
             directory("results/pictures"),
             patterns=["{picture}.svg"],

@@ -5,10 +5,8 @@ use rule look as reference with:
         files.reference,
     output:
         "results/equivalence/references/{reference}/reference.pt",
-    log:
-        "results/logs/reference/{reference}.log",
-    benchmark:
-        "results/benchmarks/reference/{reference}.tsv"
+    pathvars:
+        job="reference/{reference}",
     priority: jobs.order.of_reference
     conda:
         jobs.reference.conda
@@ -23,10 +21,8 @@ use rule look as gate with:
         files.gate,
     output:
         "results/equivalence/gates/{gate}/verdict.json",
-    log:
-        "results/logs/gate/{gate}.log",
-    benchmark:
-        "results/benchmarks/gate/{gate}.tsv"
+    pathvars:
+        job="gate/{gate}",
     priority: jobs.order.of_gate
     conda:
         jobs.gate.conda

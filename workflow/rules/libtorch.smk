@@ -5,10 +5,8 @@ use rule look as libtorch_job with:
         files.libtorch,
     output:
         "results/libtorch/{setting}.json",
-    log:
-        "results/logs/libtorch/{setting}.log",
-    benchmark:
-        "results/benchmarks/libtorch/{setting}.tsv"
+    pathvars:
+        job="libtorch/{setting}",
     conda:
         jobs.libtorch_job.conda
     resources:
@@ -17,17 +15,13 @@ use rule look as libtorch_job with:
         **jobs.libtorch_job.params,
 
 
-# Without any output: it is shown each time. A report that is there gets its section on C++.
+# Shown at the end of each call. A report that is there gets its section on C++.
 rule libtorch:
     input:
         files.in_cpp,
-    log:
-        "results/logs/libtorch.log",
     localrule: True
     message:
         "Trained models in C++"
-    run:
-        shown.in_cpp(log[0])
 
 
 use rule look as libtorch_example_job with:
@@ -35,10 +29,8 @@ use rule look as libtorch_example_job with:
         files.libtorch_example,
     output:
         "results/libtorch_example/{setting}.json",
-    log:
-        "results/logs/libtorch_example/{setting}.log",
-    benchmark:
-        "results/benchmarks/libtorch_example/{setting}.tsv"
+    pathvars:
+        job="libtorch_example/{setting}",
     conda:
         jobs.libtorch_example_job.conda
     resources:
@@ -51,10 +43,6 @@ use rule look as libtorch_example_job with:
 rule libtorch_example:
     input:
         files.one_in_cpp,
-    log:
-        "results/logs/libtorch_example.log",
     localrule: True
     message:
         "The smallest C++ program"
-    run:
-        shown.example_in_cpp(input[0])

@@ -5,10 +5,8 @@ use rule look as speed with:
         files.speed,
     output:
         "results/speeds/{setting}.json",
-    log:
-        "results/logs/speed/{setting}.log",
-    benchmark:
-        "results/benchmarks/speed/{setting}.tsv"
+    pathvars:
+        job="speed/{setting}",
     conda:
         jobs.speed.conda
     resources:

@@ -5,10 +5,8 @@ use rule look as preflight_job with:
         files.preflight,
     output:
         "results/preflight/{preflight}/facts.json",
-    log:
-        "results/logs/preflight/{preflight}.log",
-    benchmark:
-        "results/benchmarks/preflight/{preflight}.tsv"
+    pathvars:
+        job="preflight/{preflight}",
     priority: jobs.order.of_preflight
     conda:
         jobs.preflight_job.conda
@@ -18,16 +16,10 @@ use rule look as preflight_job with:
         **jobs.preflight_job.params,
 
 
-# `snakemake preflight`: one page about PyTorch on this cluster, and nothing else.
+# `snakemake preflight`: one page about PyTorch on this cluster, and nothing else. Shown at the end of each call.
 rule preflight:
     input:
         files.preflights,
-    log:
-        "results/logs/preflight.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "Preflight"
-    shell:
-        shown.preflights + " 2> {log:q}"

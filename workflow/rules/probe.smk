@@ -5,10 +5,8 @@ use rule look as probe_job with:
         files.probe,
     output:
         "results/probe/{setting}.json",
-    log:
-        "results/logs/probe/{setting}.log",
-    benchmark:
-        "results/benchmarks/probe/{setting}.tsv"
+    pathvars:
+        job="probe/{setting}",
     conda:
         jobs.probe_job.conda
     resources:
@@ -33,17 +31,13 @@ rule probed:
         driver.write_probed(output[0])
 
 
-# Without any output: it is shown each time.
+# Shown at the end of each call.
 rule probe:
     input:
         PROBED,
-    log:
-        "results/logs/probe.log",
     localrule: True
     message:
         "The largest batches that fit"
-    run:
-        shown.batches()
 
 
 use rule look as largest_model_job with:
@@ -51,10 +45,8 @@ use rule look as largest_model_job with:
         files.largest_model,
     output:
         "results/largest_model/{setting}.json",
-    log:
-        "results/logs/largest_model/{setting}.log",
-    benchmark:
-        "results/benchmarks/largest_model/{setting}.tsv"
+    pathvars:
+        job="largest_model/{setting}",
     conda:
         jobs.largest_model_job.conda
     resources:
@@ -63,14 +55,10 @@ use rule look as largest_model_job with:
         **jobs.largest_model_job.params,
 
 
-# Without any output: it is shown each time. A report that is there gets its section on the largest models.
+# Shown at the end of each call. A report that is there gets its section on the largest models.
 rule largest_model:
     input:
         files.answers("largest_model"),
-    log:
-        "results/logs/largest_model.log",
     localrule: True
     message:
         "The largest models that fit"
-    run:
-        shown.models(log[0])

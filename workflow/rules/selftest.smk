@@ -6,10 +6,8 @@ use rule look as selftest_part with:
         selftest.part,
     output:
         "results/selftest/{part}/{place}.json",
-    log:
-        "results/logs/selftest/{part}/{place}.log",
-    benchmark:
-        "results/benchmarks/selftest/{part}/{place}.tsv"
+    pathvars:
+        job="selftest/{part}/{place}",
     wildcard_constraints:
         part="|".join(PARTS),
     conda:
@@ -20,16 +18,10 @@ use rule look as selftest_part with:
         **jobs.selftest_part.params,
 
 
-# Without any output: the page is written at the end of each call, whatever has failed.
+# The page is written at the end of each call, whatever has failed.
 rule selftest:
     input:
         selftest.all,
-    log:
-        "results/logs/selftest.log",
     localrule: True
-    conda:
-        driver.no_environment
     message:
         "The self-test is done"
-    shell:
-        ":"

@@ -6,10 +6,8 @@ use rule look as spot_check with:
         files.spot_check,
     output:
         "results/equivalence/spot_checks/{setting}/verdict.json",
-    log:
-        "results/logs/spot_check/{setting}.log",
-    benchmark:
-        "results/benchmarks/spot_check/{setting}.tsv"
+    pathvars:
+        job="spot_check/{setting}",
     conda:
         jobs.spot_check.conda
     resources:

@@ -6,6 +6,6 @@ for strategy in call.strategies_as_targets():
         name:
             strategy
         input:
-            files.of_strategy(strategy),
+            files.of(plan.runs_of(strategy)),
         message:
             driver.strategy_in_words(strategy)

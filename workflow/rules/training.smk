@@ -34,10 +34,8 @@ use rule look as segment with:
         files.segment,
     output:
         "results/runs/{run}/step-{end}.json",
-    log:
-        "results/logs/segment/{run}/step-{end}.log",
-    benchmark:
-        "results/benchmarks/segment/{run}/step-{end}.tsv"
+    pathvars:
+        job="segment/{run}/step-{end}",
     priority: jobs.order.of_segment
     conda:
         jobs.segment.conda

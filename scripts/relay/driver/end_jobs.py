@@ -5,12 +5,10 @@ import os
 import signal
 import threading
 import time
-from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar
 
 import psutil
 
@@ -31,32 +29,19 @@ def interrupted() -> bool:
 
 
 @dataclass
-class Jobs(ABC):
-    """The jobs of this driver, wherever they run. Each is asked to end once: a second SIGTERM would disturb a save."""
-
-    pause_seconds: ClassVar[float]  # between two looks for further jobs
-    on_first: ClassVar[str]  # what the user is told
-    on_second: ClassVar[str]
-
-    _signalled: set[str] = field(default_factory=set)
-
-    @abstractmethod
-    def end(self) -> None:
-        """Ask the jobs to end that were not asked yet."""
-
-
-@dataclass
-class SlurmJobs(Jobs):
+class SlurmJobs:
     """What is in Slurm's queue under the driver's name."""
 
-    pause_seconds = 2.0
-    on_first = "cancelling the jobs of this driver; it ends when that is done (again: at once)"
+    pause_seconds = 2.0  # between two looks for further jobs
+    on_first = "cancelling the jobs of this driver; it ends when that is done (again: at once)"  # the user is told
     on_second = "ending at once"
 
-    folder: Path = field(kw_only=True)
-    prefix: str = field(kw_only=True)
+    folder: Path
+    prefix: str
+    _signalled: set[str] = field(default_factory=set)
 
     def end(self) -> None:
+        """Ask the jobs to end that were not asked yet: a second SIGTERM would disturb a save."""
         try:
             jobs = commands.jobs_named(self.prefix, self.folder, tries=1)
             new = [job.id for job in jobs if job.id not in self._signalled and job.state != "COMPLETING"]
@@ -68,14 +53,17 @@ class SlurmJobs(Jobs):
 
 
 @dataclass
-class LocalJobs(Jobs):
+class LocalJobs:
     """This process's children. A job passes the signal on to whatever it started."""
 
     pause_seconds = 0.2
     on_first = "the jobs save and end, then this call ends (again: at once)"
     on_second = "ending at once; the jobs save and end by themselves, and the next call waits for them"
 
+    _signalled: set[str] = field(default_factory=set)
+
     def end(self) -> None:
+        """As those in Slurm's queue."""
         for child in psutil.Process().children():
             process = f"{child.pid} {child.create_time()}"
             if process not in self._signalled:
@@ -93,7 +81,7 @@ class EndOnSignals:
     until the process ends. A second signal ends it at once.
     """
 
-    jobs: Jobs
+    jobs: SlurmJobs | LocalJobs
     _thread: threading.Thread | None = None
     _hurry: threading.Event = field(default_factory=threading.Event)
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock)

@@ -19,7 +19,7 @@ from relay.base.entry import SAFE_PATH
 from relay.base.errors import UserError
 from relay.driver import full_disk, patches
 from relay.driver.claim import claim, say
-from relay.driver.end_jobs import EndOnSignals, Jobs, LocalJobs, SlurmJobs, end_before, interrupted
+from relay.driver.end_jobs import EndOnSignals, LocalJobs, SlurmJobs, end_before, interrupted
 from relay.driver.orphans import POLL_SECONDS, wait_for_jobs, wait_for_processes
 from relay.driver.retries import Retries
 from relay.driver.terminal import Terminal
@@ -233,7 +233,7 @@ def _say_all(*lines: str) -> None:
         say(line)
 
 
-def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds: float) -> Jobs:
+def _take_over(workflow: Any, submitting: bool, prefix: str | None, poll_seconds: float) -> SlurmJobs | LocalJobs:
     """Become the folder's only driver, once an earlier one's jobs are over; this driver's own jobs.
 
     Raises UserError where there is another driver.

@@ -85,8 +85,8 @@ class Queue:
         that is over here. What is seen at one look alone may have been submitted since `ids` were told. Tasks of arrays
         share a comment.
         """
-        known = {job.comment for job in listed if job.id in ids and job.comment.startswith("rule_")}
-        strange = [job for job in listed if job.id.isdigit() and job.id not in ids and job.comment in known]
+        own = {job.comment for job in listed if job.id in ids and job.comment.startswith("rule_")}
+        strange = [job for job in listed if job.id.isdigit() and job.id not in ids and job.comment in own]
         before, self._strange = self._strange, frozenset(job.id for job in strange)
         for job in strange:
             if job.id in before - self.doubles and not commands.ended(job.state):

@@ -11,12 +11,14 @@ from relay.base import ending, lock
 from relay.base.ending import QUOTED, Ending
 from relay.base.files import end_of
 from relay.chain.files import disk_refusal
+from relay.driver.job_requests import JobRequests
 from relay.driver.submission import NOT_TAKEN, REFUSED
 from relay.driver.terminal import SEGMENT
 from relay.run_folder.known_faults import look_up
 from relay.run_folder.sound_checkpoints import saved_step
 from relay.run_folder.try_again import Case, Tried, given_up
 from relay.spec.labels import counted
+from relay.spec.run import Specification
 
 RESULTS = Path("results")
 LAST_LINES = 5
@@ -34,18 +36,16 @@ class Retries:
     """What is known of the jobs that failed in this call.
 
     `said_of`: what the executor said of each, by Snakemake's number of the job.
-    `more_memory` has a job ask for more than the memory in MB that it had, when it is tried again. It gives what the
-    job then asks for: as much as before where no node has more, None where none is asked for.
-    `leave_out` has a job avoid a node from now on; False where no other node could take it.
+    `requests`: what jobs ask Slurm for, by what `specification_of` says that a job computes: None for one that runs on
+    this machine, by a rule of its own.
     """
 
     said_of: Mapping[int, str] = field(default_factory=dict)
-    more_memory: Callable[[Any, int], int | None] = lambda job, had_mb: None
-    leave_out: Callable[[Any, str], bool] = lambda job, node: False
+    requests: JobRequests | None = None
+    specification_of: Callable[[Any], Specification | None] = lambda job: None
     enlarged: set[int] = field(default_factory=set)  # jobs that were tried again after they were killed for memory
     reached: dict[str, int] = field(default_factory=dict)  # the newest checkpoint of each run, when last looked at
     fruitless: dict[int, int] = field(default_factory=dict)  # a job's attempts in a row that came no further
-    decided: dict[tuple[int, int], int] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)  # how jobs of this call have failed
 
     def __post_init__(self) -> None:
@@ -55,23 +55,16 @@ class Retries:
             self.reached[work.name] = _newest(work.name)
 
     def times(self, job: Any) -> int:
-        """How often this job, which has just failed, may be tried again in all. Says what follows, once."""
-        key = (job.jobid, job.attempt)
-        if key not in self.decided:
-            self.decided[key] = job.attempt if self._again(job) else 0
-        return self.decided[key]
-
-    def _again(self, job: Any) -> bool:
+        """How often this job, which has just failed, may be tried again in all. Says what follows: to be asked once."""
         log = Path(job.log[0]) if job.log else None
         end = self._ending(job, log)
         end, reason = self._decided(job, self._case(job, log, end), end)
-        again = reason is None and job.rule.restart_times > 0
-        if again:
-            logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
-            _keep(log)
-        else:
+        if reason is not None or job.rule.restart_times == 0:
             self._give_up(job, end, reason or "", log)
-        return again
+            return 0
+        logger.info(f"{_where(job)}\n  {end.what.splitlines()[0]}; goes on with attempt {job.attempt + 1}")
+        _keep(log)
+        return int(job.attempt)
 
     def _decided(self, job: Any, case: Case, end: Ending) -> tuple[Ending, str | None]:
         """What is said of a job's end, and why it is given up, as `given_up` tells. Another try's requests are set."""
@@ -85,7 +78,8 @@ class Retries:
         if not end.node or reason is not None:
             return end, reason
         # Its hardware has failed, whatever else was said.
-        if self.leave_out(job, end.node):
+        specification = self.specification_of(job)
+        if specification and self.requests and self.requests.leave_out(specification, end.node):
             return replace(end, what=f"{end.what}; node {end.node} is left out"), None
         return end, given_up(Case.HARDWARE, replace(tried, node_without_other=end.node))
 
@@ -133,7 +127,8 @@ class Retries:
     def _enlarged(self, job: Any, end: Ending) -> tuple[Ending, str]:
         """What is said of a job that was killed for memory and asks for more; and why that is in vain, or ''."""
         had = int(job.resources.get("mem_mb", 0) or 0)
-        asks, before = self.more_memory(job, had), job.jobid in self.enlarged
+        specification, before = self.specification_of(job), job.jobid in self.enlarged
+        asks = self.requests.more_memory(specification, had) if self.requests and specification else None
         self.enlarged.add(job.jobid)
         again = "twice in a row" if before else ""
         if asks is None:  # of this machine, or of a partition that gives memory by itself: others may have used it

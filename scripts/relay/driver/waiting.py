@@ -3,7 +3,6 @@
 What you have to act on is said at once. What passes by itself is said at growing intervals.
 """
 
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,33 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.base.clock import duration
+from relay.run_folder.known_faults import look_up
 from relay.slurm.commands import QueuedJob
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 1800.0
 IDS_IN_A_LINE = 10
-
-_RELEASE = "release with `scontrol release {ids}`, or cancel with `scancel {ids}`"
-_CANCEL = "cannot start as submitted; cancel with `scancel {ids}`, then change what is asked for"
-#: Slurm's reasons that need somebody, by their beginning or a part of them; the first that fits counts.
-_REMEDIES = [
-    (r"JobHeldAdmin", "only your cluster's support can release this; ask them, or cancel with `scancel {ids}`"),
-    (r"JobHeld|[ _]held", _RELEASE),
-    (r"Never|BadConstraints|Invalid|NotAllowed|Partition(Time|Node)Limit|ReservationDeleted", _CANCEL),
-    (r"Per(Job|Node)|MaxMemPerLimit|QOSMin", _CANCEL),
-    (r"Minutes|RunMins", "the account's or QOS's budget is used up, or would be; see `sacctmgr show assoc`"),
-    (
-        r"^(Assoc|QOS|MaxMem)",
-        "starts once other jobs of the account or QOS end, or never where the limit is 0; see `sacctmgr show assoc` "
-        "and `show qos`",
-    ),
-    (r"Partition(Down|Inactive)", "starts once the partition is up; see `sinfo`, or cancel with `scancel {ids}`"),
-]
-
-
-def remedy(reason: str) -> str | None:
-    """What to do about a reason for which Slurm does not start a job; None where time alone helps."""
-    return next((text for pattern, text in _REMEDIES if re.search(pattern, reason)), None)
 
 
 @dataclass
@@ -155,10 +133,10 @@ def _of(partition: str) -> str:
 
 
 def _advice(reason: str, jobs: Sequence[QueuedJob]) -> str | None:
-    """One line about jobs that need somebody; None where they need nobody."""
-    text = remedy(reason)
-    if text is None:
+    """One line about jobs that need somebody; None where time alone helps."""
+    row = look_up(reason, "waits")
+    if row is None:
         return None
     ids = " ".join([job.id for job in jobs[:IDS_IN_A_LINE]] + ["…"] * (len(jobs) > IDS_IN_A_LINE))
     count = "1 job does" if len(jobs) == 1 else f"{len(jobs)} jobs do"
-    return f"{count} not start: {jobs[0].state} ({reason}): {text.format(ids=ids)}"
+    return f"{count} not start: {jobs[0].state} ({reason}): {row.remedy.format(ids=ids)}"

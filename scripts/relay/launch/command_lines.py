@@ -54,13 +54,11 @@ def command(
     `python` are the words that start the interpreter of the run's environment. `program` are the arguments of
     `relay.launch.worker`: role, work and the role's arguments. `meeting` is needed for torchrun on several nodes.
     """
-    if run.shape.launcher == "torchrun" and is_script(run):  # the command starts its node's processes itself
-        return [*python, "-m", "relay.launch.worker", *program]
     if run.shape.launcher in ("direct", "spawn", "horovodrun"):
         node = ["-m", "relay.launch.node", run.shape.launcher, str(run.shape.processes_per_node)]
         return [*python, *node, *program]
     worker = ["-m", "relay.launch.worker", *program]
-    if run.shape.launcher != "torchrun":
+    if run.shape.launcher != "torchrun" or is_script(run):  # a command starts its node's processes itself
         return [*python, *worker]
     torchrun = ["-m", "relay.launch.torchrun", f"--nproc-per-node={run.shape.processes_per_node}"]
     if run.shape.nodes == 1:

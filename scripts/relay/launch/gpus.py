@@ -52,10 +52,8 @@ def of_this_machine(gpus: Callable[[], int]) -> Sharing:
     Raises UserError where the folder that TORCH_RELAY_NCCL names has no NCCL.
     """
     os.environ.pop(VARIABLES, None)
-    return _decided() if gpus() == 1 else ALONE
-
-
-def _decided() -> Sharing:
+    if gpus() != 1:
+        return ALONE
     preload = {"LD_PRELOAD": ":".join(filter(None, [_library(), os.environ.get("LD_PRELOAD")]))}
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     environment = os.environ | preload | {"PYTHONPATH": path}

@@ -1,7 +1,7 @@
 """What an error's text says: of which kind it is, and what the user can do.
 
 The one lookup, in `known_faults.toml`, for Python's processes and their jobs, the probe and preflight, users' commands,
-the C++ program, jobs' logs, and gates whose strategy raised.
+the C++ program, jobs' logs, gates whose strategy raised, and what Slurm says of requests and of jobs that wait.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Row:
         return cls(row["name"], row["texts"], remedy, Kind(row.get("kind", Kind.SETUP)))
 
 
-MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl", "srun", "gates"]
+MetBy = Literal["processes", "commands", "cpp", "logs", "output", "nccl", "srun", "gates", "slurm", "waits"]
 FILE = Path(__file__).with_suffix(".toml")
 TABLE = {met_by: [*map(Row.of, rows)] for met_by, rows in tomllib.loads(FILE.read_text(encoding="utf-8")).items()}
 TABLE["commands"] += TABLE["processes"]  # a command may meet what Python's processes do

@@ -80,11 +80,11 @@ class Records:
         used, split = _of_figures(summary, _uses(run)), _of_figures(summary, COLUMNS)
         return [row, Row(USES, what, *used), Row(SPLIT, what, *split)]
 
-    def of_spot_check(self, setting: str, *before: str) -> Row:
+    def of_spot_check(self, setting: str) -> Row:
         """Whether a run computed what one process computes."""
         record = self._read(f"equivalence/spot_checks/{setting}/verdict.json")
         what, log = f"{self.words[setting]}, steps of its run", f"spot_check/{setting}"
-        return self._row(STRATEGIES, what, record, _of_spots, log, *before)
+        return self._row(STRATEGIES, what, record, _of_spots, log)
 
     def of_own_part(self, part: str, place: str, pair: Preflight | None) -> Row:
         """A fault that was planted in a pair of processes, or a run that was killed. `place` is their id."""

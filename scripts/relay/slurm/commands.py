@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -66,6 +67,12 @@ def available() -> bool:
     return shutil.which("sbatch") is not None
 
 
+def is_over(job_id: str) -> bool:
+    """Whether a job has ended, or Slurm has forgotten it. Tried once."""
+    its_state = state(job_id)
+    return its_state is None or ended(its_state)
+
+
 def state(job_id: str) -> str | None:
     """The state of a job that waits, runs or ended recently; None where Slurm has forgotten it. Tried once."""
     words = ["squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%A %i %T"]
@@ -104,16 +111,22 @@ def named(name: str) -> list[QueuedJob]:
 
 def driver_job() -> str | None:
     """The job that this driver is itself; None where it is none: a shell may have the variables of another one."""
-    return os.environ.get(DRIVER_JOB) or (os.environ.get("SLURM_JOB_ID") if _started_by_slurm() else None)
+    job = os.environ.get("SLURM_JOB_ID")
+    return os.environ.get(DRIVER_JOB) or (job if job and _started_by_slurm(job) else None)
 
 
-def _started_by_slurm() -> bool:
-    """Whether a process above this one is one of Slurm's, or is hidden from this user, as root's may be."""
+def _started_by_slurm(job: str) -> bool:
+    """Whether a process above this one is one of Slurm's.
+
+    Root's may be hidden from this user. Slurm then tells whether the job goes on, and counts where it does not answer.
+    """
     process = os.getppid()
     while process:
         try:
             lines = Path(f"/proc/{process}/status").read_text().splitlines()
         except OSError:
+            with suppress(UserError):
+                return not is_over(job)
             return True
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         if status["Name"] in _STARTERS:

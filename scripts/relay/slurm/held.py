@@ -54,7 +54,7 @@ class Held:
         nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
         shown: Mapping[str, str] = {}
         with suppress(UserError):  # Slurm's commands are not on every node
-            if (state := commands.state(job_id)) is None or commands.ended(state):
+            if commands.is_over(job_id):
                 return None
             shown = commands.show_job(job_id, tries=1)
         gpus, memory_mb = allocation.of_each_node(shown)

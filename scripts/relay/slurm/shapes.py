@@ -69,20 +69,12 @@ def resources(job: Job, site: Site, left_out: Collection[str] = ()) -> dict[str,
 
     The executor takes `--gres` as a resource of its own only. It then asks for no number of tasks in all, which follows
     from the nodes and the tasks of each, and would ask for tasks of each GPU without `tasks_per_gpu`.
-    A `mem_mb` of 0 asks for none. Snakemake refuses None, and asks for a default of its own where nothing is given.
+    A `mem_mb` of 0 asks for none: for None, Snakemake asks for a default of its own. Else None asks for nothing.
     """
     extra = [f"--ntasks-per-node={job.tasks_per_node}"]
     gres = (job.job_gpus or "").removeprefix("--gres=") if job.gpu_request == "gres" else ""
     extra += [job.job_gpus] if job.job_gpus and not gres else []
     extra += [*site_flags(site), *_excluded(left_out)]
-    optional = {
-        "slurm_partition": job.partition,
-        "slurm_account": job.account,
-        "qos": job.qos,
-        "constraint": job.constraint,
-        "gres": gres or None,
-        "tasks_per_gpu": 0 if gres else None,
-    }
     return {
         "mpi": "",
         "nodes": job.nodes,
@@ -91,7 +83,12 @@ def resources(job: Job, site: Site, left_out: Collection[str] = ()) -> dict[str,
         "mem_mb": job.memory_mb or 0,
         "runtime": job.minutes,
         "slurm_extra": " ".join(extra),
-        **{name: value for name, value in optional.items() if value is not None},
+        "slurm_partition": job.partition,
+        "slurm_account": job.account,
+        "qos": job.qos,
+        "constraint": job.constraint,
+        "gres": gres or None,
+        "tasks_per_gpu": 0 if gres else None,
     }
 
 

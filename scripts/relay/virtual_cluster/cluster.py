@@ -56,7 +56,6 @@ class VirtualCluster:
     """A cluster, up and idle inside its `with` block; its logs and configuration lie in `folder`.
 
     By default nodes c1, c2, and g1, g2 with 4 fake GPUs each; partitions cpu, gpu, and short (a minute).
-    `namespaces=False` leaves the nodes in this machine's network and under its name: quicker where there are many.
     Raises `RuntimeError` where something cannot be started, `TimeoutError` where the nodes do not come up.
     """
 
@@ -65,15 +64,13 @@ class VirtualCluster:
         folder: Path,
         nodes: Sequence[Node] = NODES,
         partitions: Sequence[Partition] = PARTITIONS,
-        *,
-        namespaces: bool = True,
     ) -> None:
         self.folder = folder.resolve()
         if len(str(self.folder)) > 70:
             raise ValueError(f"{self.folder}: longer than 70 characters, too long for the sockets in it")
         if len(nodes) > 60:
             raise ValueError(f"{len(nodes)} nodes: a virtual cluster has ports for 60")
-        self.nodes, self.partitions, self.namespaces = tuple(nodes), tuple(partitions), namespaces
+        self.nodes, self.partitions = tuple(nodes), tuple(partitions)
         self._contained: dict[str, Contained] = {}
         self._controller = ("", 0)
         self._undo = ExitStack()
@@ -140,13 +137,8 @@ class VirtualCluster:
         self._script("epilog", f'rm -rf {NODE_DISK}/job"$SLURM_JOB_ID"')
 
     def _configure(self, net: Network, devices: Path) -> None:
-        here = socket.gethostname().partition(".")[0]
-        if self.namespaces:
-            controller = Host(here, net.gateway)
-            hosts = [Host(node.name, net.address(index)) for index, node in enumerate(self.nodes)]
-        else:
-            controller = Host(here, "127.0.0.1")
-            hosts = [controller] * len(self.nodes)
+        controller = Host(socket.gethostname().partition(".")[0], net.gateway)
+        hosts = [Host(node.name, net.address(index)) for index, node in enumerate(self.nodes)]
         port = 16800 + 64 * net.number
         self._controller = (controller.address, port)
         nodes = list(zip(self.nodes, hosts, strict=True))
@@ -161,12 +153,10 @@ class VirtualCluster:
         (self.folder / "spool" / name).mkdir()
         folder = shlex.quote(str(self.folder))
         script = f"set -e; mkdir -p {NODE_DISK}; {MOUNT} {NODE_DISK}; {MOUNT} /dev/shm\n"
-        if self.namespaces:
-            script += f"hostname {name}; mount --bind {folder}/hosts /etc/hosts; {net.settle(index)}\n"
+        script += f"hostname {name}; mount --bind {folder}/hosts /etc/hosts; {net.settle(index)}\n"
         script += f"slurmd -D -f {folder}/slurm.conf -N {name} & wait $!"
-        node = self._contain(undo, name, ["sh", "-c", script], own_network=self.namespaces)
-        if self.namespaces:
-            net.plug_in(index, node, undo)
+        node = self._contain(undo, name, ["sh", "-c", script], own_network=True)
+        net.plug_in(index, node, undo)
         node.go()
 
     def _contain(self, undo: ExitStack, name: str, command: list[str], *, own_network: bool = False) -> Contained:

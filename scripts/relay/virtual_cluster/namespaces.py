@@ -40,7 +40,8 @@ class Contained:
                 self._outer.wait()
                 raise RuntimeError(f"no namespaces: {log.read_text().strip()}")
         #: Process 1, as it is numbered outside.
-        self.first = _only_child(self._outer.pid)
+        outer = self._outer.pid
+        self.first = int(Path(f"/proc/{outer}/task/{outer}/children").read_text())
 
     def go(self) -> None:
         """Let the command start: its namespaces are furnished."""
@@ -60,10 +61,6 @@ class Contained:
                 os.kill(self.first, signal.SIGKILL)
         self._outer.wait(30)
         self._outer.stdin.close()
-
-
-def _only_child(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,7 @@ class Call:
 
     def relay(self, *command: Any) -> str:
         """A shell command that starts one of `relay`'s, of this call's own project."""
-        return f"{self._relay} {shlex.join(map(str, command))}"
-
-    @cached_property
-    def _relay(self) -> str:
-        return shlex.join(entry.words(sys.executable, self.root))
+        return shlex.join(entry.words(sys.executable, self.root, *map(str, command)))
 
     def strategies_as_targets(self) -> Sequence[str]:
         """The names of the plan's strategies. Ends the process where another rule has one of them."""

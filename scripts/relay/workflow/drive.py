@@ -33,7 +33,7 @@ class Wants(guard.Wants):
         self.reading = {"card", "status"} | (set() if call.unmeasured else {"plan"})
         self.cluster, self.held = call.site.name if call.site else None, call.held
         self.first = [f"results/cards/{card}.json" for card in self.plan.looks]
-        self.retries = partial(Retries, more_memory=jobs.more_memory, leave_out=jobs.leave_out)
+        self.retries = partial(Retries, requests=call.job_requests, specification_of=jobs.specification_of)
 
     def refused(self, targets: Collection[str]) -> Iterable[str]:
         plan, config = self.plan, self.call.config

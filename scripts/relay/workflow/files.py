@@ -1,7 +1,7 @@
 """The files that rules make, and what each rule's job waits for, which is nothing where its output is finished."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import cache, cached_property
 from itertools import chain
@@ -22,13 +22,19 @@ REFERENCE, GATE, SPOT_CHECK, FACTS = (
     f"results/{output_place(rule, '{}')}" for rule in ("reference", "gate", "spot_check", "preflight")
 )
 PROBED = "results/probed.yaml"
-COMPARED = [
-    f"results/{name}"
-    for name in (
-        "comparison.html", "comparison.csv", "comparison.parquet", "comparison.md", "runs.csv", "answer.json",
-        "recommendation.sbatch", "scaling.csv", "scaling.md", "pictures",
-    )
-]  # fmt: skip
+# Of each file of the comparison its caption, its category, and what it has, in the report of Snakemake.
+REPORTED = {
+    "comparison.html": ("page", "Answer", "the whole comparison"),
+    "comparison.csv": ("table", "Tables", "settings"),
+    "comparison.parquet": ("table", "Tables", "settings"),
+    "comparison.md": ("table", "Tables", "settings"),
+    "runs.csv": ("runs", "Tables", "runs"),
+    "answer.json": ("answer", "Answer", "for programs"),
+    "recommendation.sbatch": ("answer", "Answer", "for Slurm"),
+    "scaling.csv": ("scaling", "Scaling", "devices"),
+    "scaling.md": ("scaling", "Scaling", "devices"),
+}
+COMPARED = [f"results/{file}" for file in (*REPORTED, "pictures")]
 CHAIN_RULES = {"start", "segment"}
 
 
@@ -47,6 +53,11 @@ class Files:
         self.speeds = [f"results/speeds/{setting}.json" for setting in self.call.unmeasured]
         self.exported = [f"results/exported/{run.id}.safetensors" for run in self.plan.runs]
         self.in_cpp = [f"results/libtorch/{setting}.json" for setting in self.plan.libtorch]
+        self.of_first_repeats = [self.summary_of(run) for run in self.plan.runs if run.repeat < 2]
+        self.of_first_repeats += sorted({self.verdict_of(run) for run in self.plan.runs})
+        self.of_one_repeat = [self.summary_of(run) for run in self.plan.runs if run.repeat == 0]
+        # Of which the comparison is made. Where `snakemake` finds some missing, it names all, not only the last.
+        self.of_runs = self.of(self.plan.runs)
         self.one_in_cpp = [f"results/libtorch_example/{setting}.json" for setting in [*self.plan.libtorch][:1]]
 
     def needed(
@@ -77,8 +88,8 @@ class Files:
 
     @asked
     def environment(self, job: Any) -> list[str]:
-        file, asked = Path(f"results/environments/{job.stack}.json"), self.environment_asked(job.stack)
-        why = finished.record(file, asked=asked) or (login_node.lost(asked) if self.call.drives else "")
+        file, made_of = Path(f"results/environments/{job.stack}.json"), self.environment_asked(job.stack)
+        why = finished.record(file, asked=made_of) or (login_node.lost(made_of) if self.call.drives else "")
         return self.needed(file, why, [])
 
     def environment_asked(self, stack: str) -> dict[str, Any]:
@@ -188,24 +199,8 @@ class Files:
 
     # What is made of runs
 
-    @cached_property
-    def of_first_repeats(self) -> list[str]:
-        runs = [run for run in self.plan.runs if run.repeat < 2]
-        return [*map(self.summary_of, runs), *sorted({self.verdict_of(run) for run in self.plan.runs})]
-
-    @cached_property
-    def of_one_repeat(self) -> list[str]:
-        return [self.summary_of(run) for run in self.plan.runs if run.repeat == 0]
-
-    @cached_property
-    def of_runs(self) -> list[str]:
-        """All that the comparison is made of. Where `snakemake` finds some missing, it names all, not only the last."""
-        return self._of(self.plan.runs)
-
-    def of_strategy(self, strategy: str) -> list[str]:
-        return self._of(self.plan.runs_of(strategy))
-
-    def _of(self, runs: Sequence[Run]) -> list[str]:
+    def of(self, runs: Sequence[Run]) -> list[str]:
+        """The summaries of these runs, and the verdicts on them."""
         verdicts = sorted({self.verdict_of(run) for run in runs})
         return [*map(self.summary_of, runs), *verdicts, *self.spot_checks_of(runs)]
 
@@ -284,14 +279,9 @@ class Files:
 
     def answers(self, folder: str) -> list[str]:
         """The files of all probes, or of all searches for the largest model."""
-        return [f"results/{folder}/{name}.json" for name in self._searches(folder)]
+        searches = self.call.probes if folder == "probe" else self.call.searches
+        return [f"results/{folder}/{name}.json" for name in searches]
 
     def read(self, folder: str) -> dict[str, Any]:
         """What they hold."""
-        return {
-            name: json.loads(Path(file).read_text())
-            for name, file in zip(self._searches(folder), self.answers(folder), strict=True)
-        }
-
-    def _searches(self, folder: str) -> Collection[str]:
-        return self.call.probes if folder == "probe" else self.call.searches
+        return {Path(file).stem: json.loads(Path(file).read_text()) for file in self.answers(folder)}

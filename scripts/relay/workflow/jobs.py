@@ -8,7 +8,7 @@ from relay.environments import login_node
 from relay.planning import table
 from relay.planning.plan import specification_place
 from relay.selftest.parts import FAULTS, RESUME
-from relay.spec.run import Probe, Specification
+from relay.spec.run import Specification
 from relay.workflow.asked import asked
 from relay.workflow.call import Call
 from relay.workflow.files import REFERENCE
@@ -33,70 +33,77 @@ class Jobs:
         self.modules = login_node.modules_of(call.site)
         self.message = "{params.words}" + LOG + (REQUEST if call.site else "")
         self.order = Order(call)
+        plan, order, rule = call.plan, self.order, self._rule
 
-    # Looks at the task and at nodes
-
-    @cached_property
-    def look(self) -> JobRule:
+        # Looks at the task and at nodes
         sentence = "Looking at the task in a job [{}]"
-        return self._rule("look", "look", self.plan.looks, sentence, writes="results/looks/{}/look.json")
-
-    @cached_property
-    def preflight_job(self) -> JobRule:
+        self.look = rule("look", "look", plan.looks, sentence, writes="results/looks/{}/look.json")
         sentence = "Preflight: is all right on the nodes for {}?"
-        return self._rule("preflight", "preflight", self.plan.preflights, sentence, writes=OF_PREFLIGHT)
-
-    @cached_property
-    def speed(self) -> JobRule:
+        self.preflight_job = rule("preflight", "preflight", plan.preflights, sentence, writes=OF_PREFLIGHT)
         sentence, file = "Measuring what a step of {} takes", "results/speeds/{}.run.json"
-        return self._rule("measure-speed", "setting", self.call.unmeasured, sentence, writes=file)
+        self.speed = rule("measure-speed", "setting", call.unmeasured, sentence, writes=file)
 
-    # Proofs
-
-    @cached_property
-    def reference(self) -> JobRule:
-        references = self.plan.references
-        return self._rule(
+        # Proofs
+        self.reference = rule(
             "reference",
             "reference",
-            references,
+            plan.references,
             "Training the {}",
             spec=OF_REFERENCE,
-            cpus=lambda job: references[job.reference].shape.cpus_per_node,
+            cpus=lambda job: plan.references[job.reference].shape.cpus_per_node,
         )
-
-    @cached_property
-    def gate(self) -> JobRule:
-        gates = self.plan.gates
-        return self._rule(
+        self.gate = rule(
             "gate",
             "gate",
-            gates,
+            plan.gates,
             "Gate: does {} compute the same training as its reference?",
             spec=OF_GATE,
-            options=lambda job: ["--reference", REFERENCE.format(self.plan.reference_of[job.gate])],
-            beside=lambda job: self.order.gates_along(job.gate),
-            cpus=lambda job: gates[job.gate].shape.cpus_per_node,
-            turns=self.order.takes_turns,
+            options=lambda job: ["--reference", REFERENCE.format(plan.reference_of[job.gate])],
+            beside=lambda job: order.gates_along(job.gate),
+            cpus=lambda job: plan.gates[job.gate].shape.cpus_per_node,
+            turns=order.takes_turns,
         )
-
-    @cached_property
-    def spot_check(self) -> JobRule:
-        return self._rule(
+        self.spot_check = rule(
             "spot-check",
             "setting",
-            self.plan.spot_checks,
+            plan.spot_checks,
             "Spot check: did {} compute what one process computes?",
             spec=OF_SPOT_CHECK,
-            options=lambda job: ["--runs", *(run.id for run in self.plan.spot_check_runs(job.setting))],
-            beside=lambda job: self.order.runs_along(job.setting),
+            options=lambda job: ["--runs", *(run.id for run in plan.spot_check_runs(job.setting))],
+            beside=lambda job: order.runs_along(job.setting),
         )
 
-    # Runs
+        # Runs
+        self.segment = rule("train", "run", call.runs, words=self._trains, options=self._of_segment, output=False)
 
-    @cached_property
-    def segment(self) -> JobRule:
-        return self._rule("train", "run", self.call.runs, words=self._trains, options=self._of_segment, output=False)
+        # What is found out by itself
+        sentence, file = "Probing the largest batch of {}", "results/probe/{}.run.json"
+        self.probe_job = rule("probe", "setting", call.probes, sentence, writes=file)
+        sentence, file = "Searching for the largest model of {}", "results/largest_model/{}.run.json"
+        self.largest_model_job = rule("largest-model", "setting", call.searches, sentence, writes=file)
+        self.libtorch_job = rule(
+            "libtorch",
+            "setting",
+            plan.libtorch,
+            words=lambda job: f"Running the model of {self.named(plan.libtorch_run(job.setting).id)} in C++",
+            writes="results/libtorch/{}/libtorch.json",
+            options=lambda job: ["--run", plan.libtorch_run(job.setting).id],
+        )
+        sentence = "Building and running the smallest C++ program for {}"
+        file = "results/libtorch_example/{}/libtorch.json"
+        self.libtorch_example_job = rule("libtorch", "setting", plan.libtorch, sentence, writes=file)
+
+        # Of a run that is killed, or of a preflight whose processes meet a fault
+        places: dict[str, Specification] = {**call.runs, **plan.preflights}
+        self.selftest_part = rule(
+            "selftest",
+            "place",
+            places,
+            words=lambda job: f"Self-test: {job.part} of {self.named(job.place)}",
+            options=_of_part,
+            # Who waits for a fault waits for a killed process or a timeout, without computing: runs need not wait.
+            cpus=lambda job: 0 if job.part in FAULTS else places[job.place].shape.cpus_per_node,
+        )
 
     @asked
     def first_step(self, job: Any) -> int:
@@ -113,58 +120,6 @@ class Jobs:
         if run.strategy.script:
             return f"Running {self.named(run.id)}"
         return f"Training {self.named(run.id)} from step {self.first_step(job)} to {job.end}"
-
-    # What is found out by itself
-
-    @cached_property
-    def probe_job(self) -> JobRule:
-        return self._search("probe", self.call.probes, "Probing the largest batch of {}")
-
-    @cached_property
-    def largest_model_job(self) -> JobRule:
-        return self._search("largest-model", self.call.searches, "Searching for the largest model of {}")
-
-    def _search(self, command: str, searches: Mapping[str, Probe], sentence: str) -> JobRule:
-        file = f"results/{command.replace('-', '_')}/{{}}.run.json"
-        return self._rule(command, "setting", searches, sentence, writes=file)
-
-    @cached_property
-    def libtorch_job(self) -> JobRule:
-        def run(job: Any) -> str:
-            return self.plan.libtorch_run(job.setting).id
-
-        return self._rule(
-            "libtorch",
-            "setting",
-            self.plan.libtorch,
-            words=lambda job: f"Running the model of {self.named(run(job))} in C++",
-            writes="results/libtorch/{}/libtorch.json",
-            options=lambda job: ["--run", run(job)],
-        )
-
-    @cached_property
-    def libtorch_example_job(self) -> JobRule:
-        sentence = "Building and running the smallest C++ program for {}"
-        file = "results/libtorch_example/{}/libtorch.json"
-        return self._rule("libtorch", "setting", self.plan.libtorch, sentence, writes=file)
-
-    @cached_property
-    def selftest_part(self) -> JobRule:
-        """Of a run that is killed, or of a preflight whose processes meet a fault."""
-        places: dict[str, Specification] = {**self.call.runs, **self.plan.preflights}
-
-        def options(job: Any) -> list[Any]:
-            return ["--part", job.part, "--spec", (OF_RUN if job.part == RESUME else OF_PREFLIGHT).format(job.place)]
-
-        return self._rule(
-            "selftest",
-            "place",
-            places,
-            words=lambda job: f"Self-test: {job.part} of {self.named(job.place)}",
-            options=options,
-            # Who waits for a fault waits for a killed process or a timeout, without computing: runs need not wait.
-            cpus=lambda job: 0 if job.part in FAULTS else places[job.place].shape.cpus_per_node,
-        )
 
     def _rule(
         self,
@@ -205,12 +160,7 @@ class Jobs:
         rule = getattr(self, job.rule.name, None)
         return rule.of(job.wildcards) if isinstance(rule, JobRule) else None
 
-    def more_memory(self, job: Any, had_mb: int) -> int | None:
-        """What a job that was killed with so much memory asks for at its next try (`JobRequests.more_memory`)."""
-        specification = self.specification_of(job)
-        return self.call.job_requests.more_memory(specification, had_mb) if specification else None
 
-    def leave_out(self, job: Any, node: str) -> bool:
-        """Has a job avoid a node whose hardware has failed, if it can (`JobRequests.leave_out`)."""
-        specification = self.specification_of(job)
-        return specification is not None and self.call.job_requests.leave_out(specification, node)
+def _of_part(job: Any) -> list[Any]:
+    """The options of a part of the self-test."""
+    return ["--part", job.part, "--spec", (OF_RUN if job.part == RESUME else OF_PREFLIGHT).format(job.place)]

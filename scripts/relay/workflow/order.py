@@ -16,6 +16,7 @@ class Order:
 
     def __init__(self, call: Call) -> None:
         self.call, self.plan = call, call.plan
+        self.of_preflight = len(call.runs) + 5
         # Repeats are interleaved in a random order: earlier ones have the higher priority.
         self._priority = {run.id: len(call.runs) - place for place, run in enumerate(call.plan.runs)}
         # What tells most is proven first; outside of a self-test, all gates are alike.
@@ -27,10 +28,6 @@ class Order:
                 call.workflow.register_resource(turn, 1)
 
     # Priorities, for rules
-
-    @asked
-    def of_preflight(self, job: Any) -> int:
-        return len(self.call.runs) + 5
 
     @asked
     def of_reference(self, job: Any) -> int:

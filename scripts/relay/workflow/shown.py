@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from subprocess import CalledProcessError
 
 from snakemake.shell import shell
 
@@ -20,7 +21,7 @@ from relay.slurm import commands
 from relay.spec.arithmetic import Arithmetic
 from relay.spec.run import OwnBatch
 from relay.status import page as status_page
-from relay.workflow import searches
+from relay.workflow import searches, selftest_plan
 from relay.workflow.beside_driver import BesideDriver
 from relay.workflow.call import RESULTS, Call
 from relay.workflow.files import PROBED, Files
@@ -43,7 +44,12 @@ class Shown(guard.Shows):
             "card": self.cards,
             "chain": self.trained,
             "equivalence": self.skipped,
+            "largest_model": self.models,
+            "libtorch": self.in_cpp,
+            "libtorch_example": self.example_in_cpp,
             "plan": self.planned,
+            "preflight": self.preflights,
+            "probe": self.batches,
             "status": self.status,
             "selftest": self.end_of_selftest,
             **dict.fromkeys(self.plan.strategies, self.measured),
@@ -101,30 +107,37 @@ class Shown(guard.Shows):
     def comparison(self) -> None:
         shell(self.driver.program("show-comparison") + " --results results")
 
-    def renew_report(self, log: str) -> None:
+    def renew_report(self, target: str) -> None:
         """The report that is there, if any, with what a target beside the comparison has found since."""
+        log = f"results/logs/{target}.log"
         if (RESULTS / "comparison.csv").exists():
-            shell(self.driver.program("compare") + COMPARE + " --partial > {log:q} 2>&1", log=log)
+            try:
+                shell(self.driver.program("compare") + COMPARE + f" --partial > {log} 2>&1")
+            except CalledProcessError:
+                sys.exit(f"error: the report could not be made anew; {log} says why")
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
+        if Path(PROBED).exists():  # the call may have ended before, by --until
+            _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
 
-    def models(self, log: str) -> None:
+    def models(self) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
-        self.renew_report(log)
+        if all(Path(answer).exists() for answer in self.files.answers("largest_model")):
+            _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
+            self.renew_report("largest_model")
 
-    def in_cpp(self, log: str) -> None:
+    def in_cpp(self) -> None:
         """Print what trained models do in C++. A report that is there gets its section on it."""
         _say(record.in_cpp_lines(RESULTS))
-        self.renew_report(log)
+        self.renew_report("libtorch")
 
-    def example_in_cpp(self, answer: str) -> None:
+    def example_in_cpp(self) -> None:
         """Print what the smallest C++ program has said. The next call tries it again."""
-        answered = read_json(Path(answer))
-        _say(answered.get("said") or f"skipped: {answered['reason']}")
-        Path(answer).unlink()
+        for answer in filter(Path.exists, map(Path, self.files.one_in_cpp)):
+            answered = read_json(answer)
+            _say(answered.get("said") or f"skipped: {answered['reason']}")
+            answer.unlink()
 
     # When a call has ended
 
@@ -138,12 +151,10 @@ class Shown(guard.Shows):
         """All is made."""
         if self.call.had_jobs_of("comparison"):
             self.comparison()
-        if self.call.had_jobs_of("selftest"):
-            self.selftest()
 
     def failed(self) -> None:
         """Something is missing, for good or because the call was interrupted: the comparison is made of the others."""
-        if self.call.had_jobs_of("selftest"):  # of an interrupted call, too
+        if selftest_plan.TARGET in self.call.workflow.dag_settings.targets:  # of an interrupted call, too
             self.selftest()
         if end_jobs.interrupted():  # the next call goes on, and makes it
             return
@@ -152,12 +163,12 @@ class Shown(guard.Shows):
             shell(self.driver.program("compare") + COMPARE + " --partial")
             self.comparison()
         elif self.call.had_jobs_of("preflight_job"):
-            shell(self.preflights + " || true")
+            self.preflights()
 
-    @property
-    def preflights(self) -> str:
-        """The command that shows what the preflights found, of the shapes that are planned."""
-        return self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights)
+    def preflights(self) -> None:
+        """Show what the preflights found, of the shapes that are planned."""
+        show = self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights)
+        shell(show + " || true")
 
     # The self-test
 
@@ -165,19 +176,18 @@ class Shown(guard.Shows):
         if self.call.selftest:
             self.of_selftest.write(f"{done} of {total} jobs done")
 
-    def selftest(self) -> None:
-        """Write the page, and show how it begins."""
+    def selftest(self) -> bool:
+        """Write the page, and show how it begins; whether all parts have worked."""
         from relay.selftest import page
 
         rows = self.of_selftest.write()
         wrong = [f"{row.outcome}: {row.what}: {row.text}" for row in page.wrong(rows)]
         _say(*wrong, f"Self-test: {page.counted(rows)}. The page: {PAGE}")
+        return not wrong
 
     def end_of_selftest(self) -> None:
         """Exit status 1 where a part has not worked, as where a job has failed."""
-        from relay.selftest import page
-
-        sys.exit(1 if page.wrong(self.of_selftest.rows()) else 0)
+        sys.exit(0 if self.selftest() else 1)
 
 
 def _say(*lines: str) -> None:
