@@ -1,6 +1,5 @@
 """Ordinary models of science with something odd: no strategy that computes them rightly is blamed."""
 
-from abc import ABC
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,9 @@ CODEBOOK = """
         return batch[0]
 
     def model(self):
-        class Codes(nn.Module):
+        from abc import ABC
+
+        class Codes(ABC, nn.Module):  # as torch's FakeQuantize
             def __init__(self):
                 super().__init__()
                 self.into, self.out = nn.Linear(12, 4), nn.Linear(4, 12)
@@ -271,7 +272,7 @@ def test_what_differs_where_the_code_is_the_same_is_a_fault_of_the_proof(tmp_pat
 @pytest.mark.parametrize(
     ("strategy", "options", "trial"),
     [
-        ("wrong_clips_its_slice", {}, "algorithm"),
+        ("wrong", {"fault": "ClipsItsSlice"}, "algorithm"),
         ("wrong_clips_its_stage", {}, "algorithm"),
         ("wrong", {"fault": "Rescales"}, "as trained"),
     ],
@@ -291,30 +292,6 @@ def test_deepspeed_leaves_alone_what_is_not_trained(tmp_path: Path) -> None:
     verdict = judged(written(tmp_path, FIXED), tmp_path, "zero3")
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
-
-
-class Seen(ABC, nn.Module):  # as torch's FakeQuantize
-    """A module that changes its buffer when it is called."""
-
-    def __init__(self, *, persistent: bool = True) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()), persistent=persistent)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert isinstance(self.seen, torch.Tensor)
-        self.seen += x.mean()
-        return x + self.seen
-
-
-def test_a_buffer_that_a_module_changes_is_frozen_or_where_no_checkpoint_holds_it_the_reason() -> None:
-    model, batch = nn.Sequential(Seen()), torch.ones(3, 2)
-    stilled = still(model, lambda whole: whole(batch))
-    assert (stilled.buffers, stilled.moving) == (("0.seen",), ())
-    assert torch.equal(model(batch), model(batch))
-    model = nn.Sequential(Seen(persistent=False))
-    assert still(model, lambda whole: whole(batch)).unrepeatable.startswith(
-        "the forward pass changes buffers that no checkpoint holds (0.seen), so that each job would begin with others"
-    )
 
 
 def test_statistics_of_a_sample_that_is_not_finite_are_changed_by_nobody() -> None:
