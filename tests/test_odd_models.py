@@ -201,6 +201,43 @@ NORMED = (
         return Net()
 """
 )
+# What a cut has to get right: a weight that is read before its layer is called, positions from the shape alone, a part
+# whose calls depend on the data, a view that is changed in place, states that cross, and an output with a name.
+TO_CUT = (
+    IMAGES.replace("numbers(n, 12)", "numbers(n, 6, 4)").replace("(outputs,", "(outputs['kind'],")
+    + """
+    def model(self):
+        class Experts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+            def forward(self, x):
+                found = torch.zeros_like(x)
+                for place, layer in enumerate(self.layers):
+                    chosen = (x.sum(-1) > 0).long() == place
+                    if chosen.any():
+                        found[chosen] = layer(x[chosen])
+                return found
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.before, self.places, self.experts = nn.Linear(4, 4), nn.Parameter(torch.randn(6, 4)), Experts()
+                self.cells, self.out = nn.LSTM(4, 4, 2, batch_first=True), nn.Linear(8, 3)
+
+            def forward(self, x):
+                size = self.before.weight.square().mean()
+                x = torch.tanh(self.before(x) * size) + self.places[torch.arange(x.shape[1])]
+                x = self.experts(x)
+                first = x[:, 0]
+                first.mul_(2)
+                outputs, (state, _) = self.cells(x)
+                return {"kind": self.out(torch.cat([outputs[:, -1], state[-1]], -1))}
+
+        return Whole()
+"""
+)
 # The product clips, at a norm that the first steps would not reach by themselves.
 CLIPPED = (
     IMAGES
@@ -243,6 +280,14 @@ def test_an_odd_model_is_proven(text: str, strategy: str, card: dict[str, Any], 
     """Each model is odd in another way, as only its case is."""
     task = written(tmp_path, text)
     verdict = judged(replace(task, card=replace(task.card, **card)), tmp_path, strategy)
+    assert verdict["problems"] == []
+    assert verdict["equivalent"] is True
+
+
+@pytest.mark.slow
+def test_stages_compute_what_the_model_does(tmp_path: Path) -> None:
+    """Four of them, two on each process."""
+    verdict = judged(written(tmp_path, TO_CUT), tmp_path, "pipeline", options={"schedule": "interleaved_1f1b"})
     assert verdict["problems"] == []
     assert verdict["equivalent"] is True
 
