@@ -238,14 +238,19 @@ def training(ranks: Ranks, prepared: Path) -> Training:
 
 @pytest.fixture
 def in_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A script of its own in an empty folder, under no launcher; handlers of signals and of errors are put back."""
+    """A script of its own in an empty folder, under no launcher and no job, whose processes find `relay.chain`.
+
+    Handlers of signals and of errors are put back.
+    """
     from relay.chain.signals import SIGNALS
+    from relay.chain.slurm import END_TIME
     from relay.chain.telling import VARIABLES
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
     monkeypatch.setattr(sys, "argv", ["train.py"])
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    for each in VARIABLES:
+    for each in (*VARIABLES, ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", END_TIME)):
         for name in each:
             monkeypatch.delenv(name, raising=False)
     before = {number: signal.getsignal(number) for number in SIGNALS}

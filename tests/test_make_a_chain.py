@@ -18,17 +18,9 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from relay.chain import ChainError, Run, Stopped, resume, sealed, telling, writers
 from relay.chain.peers import Agreement, Peers
-from relay.chain.slurm import END_TIME
 from small_disks import fill, mounts, small
 
 pytestmark = pytest.mark.usefixtures("in_a_script", "kept")
-
-
-@pytest.fixture(autouse=True)
-def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 1.0)
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", END_TIME):
-        monkeypatch.delenv(name, raising=False)
 
 
 def model(width: int = 4) -> nn.Module:
@@ -134,10 +126,10 @@ def test_everything_with_a_state_is_restored() -> None:
         torch.testing.assert_close(second[name].state_dict(), thing.state_dict(), rtol=0, atol=0)
 
 
-def saved(steps: int = 2, width: int = 4, **given: Any) -> Run:
+def saved(width: int = 4, **given: Any) -> Run:
     net = model(width)
     run = resume(model=net, optimizer=torch.optim.SGD(net.parameters(), 0.1), **given)
-    for step, _ in run.steps(range(steps)):
+    for step, _ in run.steps(range(2)):
         run.after(step)
     return run
 
@@ -190,14 +182,11 @@ def test_where_none_is_sound_nothing_begins_anew(capsys: pytest.CaptureFixture[s
     assert "rank-0.pt can be written by everyone; chmod o-w it" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("open_umask")
 def test_a_group_that_may_write_there_is_warned_of_and_everybody_is_refused(monkeypatch, capsys) -> None:
     """A checkpoint is its user's alone. A mount, or an earlier version, may have left it open to a group."""
     monkeypatch.setattr(writers, "_own", lambda _: False)
-    before = os.umask(0o002)
-    try:
-        saved()
-    finally:
-        os.umask(before)
+    saved()
     place = Path("checkpoints/step-2")
     assert [path for path in [place.parent, place, *place.rglob("*")] if path.stat().st_mode & 0o022] == []
     (place / "rank-0.pt").chmod(0o664)
@@ -238,11 +227,11 @@ def test_a_checkpoint_of_something_else(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.slow
-def test_a_second_one_in_the_same_folder() -> None:
+def test_a_second_one_in_the_same_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 1.0)
     held = saved()
-    with pytest.raises(
-        ChainError, match=r"checkpoints: process \d+ on .* trains in this folder; end it.* delete checkpoints/lock"
-    ):
+    told = r"checkpoints: process \d+ on .* trains in this folder; end it.* delete checkpoints/lock"
+    with pytest.raises(ChainError, match=told):
         saved()
     assert held.step == 2
 

@@ -115,28 +115,17 @@ def test_the_cpu_time_and_memory_of_workers_count_and_stay_counted_when_they_end
         assert own.look() == (pytest.approx(spent, abs=0.2), 0)
 
 
-def test_what_cannot_be_read_or_written_once_ends_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "PROC", tmp_path)
-    assert Usage.of_node() is None
-    lines: list[Any] = [{"run": "r"}, {"looks": []}]
-    path = tmp_path / "file" / "looks"
-    path.parent.touch()
-    assert isinstance(usage._write(path, lines), OSError)
-    path.parent.unlink()
-    assert usage._write(path, lines) is None
-    assert (lines, len(path.read_text().splitlines())) == ([], 2)
-
-
 def test_a_line_that_a_full_disk_has_cut_off_takes_none_with_it(tmp_path: Path) -> None:
     path, lines = tmp_path / "looks", [{"run": "r"}, {"looks": []}]
+    kept = [*lines]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
     try:
-        assert isinstance(usage._write(path, [*lines]), OSError)
+        assert isinstance(usage._write(path, kept), OSError)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert usage._write(path, [*lines]) is None
-    assert lines_of(path) == lines
+    assert usage._write(path, kept) is None
+    assert (kept, lines_of(path)) == ([], lines)
 
 
 def test_a_process_with_the_number_of_one_that_has_ended_is_a_new_one() -> None:

@@ -132,23 +132,15 @@ def test_a_daemon_serves_all_replicas_of_the_node_and_ends_with_them(node: Node)
 
 
 @pytest.mark.slow
-def test_killed_replicas_leave_no_daemon(node: Node) -> None:
+def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_need_and_killed_ones_leave_none(node: Node) -> None:
     first = node.with_program().replica(0)
     daemon = int((Path(first.said()[1][0]) / "daemon").read_text())
-    first.process.kill()
-    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone")
-
-
-@pytest.mark.slow
-def test_a_signal_to_the_whole_job_ends_no_daemon_that_replicas_still_need(node: Node) -> None:
-    first = node.with_program().replica(0)
-    pipe = Path(first.said()[1][0])
     (keeper,) = [p for p in psutil.Process(first.process.pid).children() if p.name() == "sh"]
     keeper.send_signal(signal.SIGTERM)
     time.sleep(0.5)
-    assert psutil.pid_exists(int((pipe / "daemon").read_text()))
-    first.ends()
-    until(lambda: not node.processes(), "no process is left")
+    assert psutil.pid_exists(daemon)
+    first.process.kill()
+    until(lambda: not psutil.pid_exists(daemon) and not node.processes(), "the daemon is gone")
 
 
 @pytest.mark.slow

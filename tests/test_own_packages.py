@@ -29,17 +29,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "index"
     write_wheel(folder, "tiny-audio", "1.0", f"torch=={TORCH}", "tiny-codec>=2", "numpy")
     write_wheel(folder, "tiny-codec", "2.1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return alone(folder, tmp_path, monkeypatch)
-
-
-def alone(folder: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Have pip look into this folder, and nowhere else; a fresh folder to work in."""
-    for name, value in only(folder).items():
-        monkeypatch.setenv(name, value)
-    (place / "work").mkdir()
-    monkeypatch.chdir(place / "work")
-    return folder
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return only(folder, monkeypatch)
 
 
 def recorded(found: Plan) -> tuple[str, Path]:
@@ -117,7 +109,9 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         write_wheel(folder, name, version, *(["filelock"] if name == "torch" else []))
     for name, version in (("2.5.1", "<2.6"), ("2.5.2", "")):
         write_wheel(folder, "pytorch-lightning", name, f"torch{version}")
-    return alone(folder, tmp_path, monkeypatch)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return only(folder, monkeypatch)
 
 
 def planned_in(folder: Path) -> Plan:

@@ -10,13 +10,13 @@ import yaml
 
 import preloaded
 from living import well
+from own_tasks import data_of, spec
 from plans import plan, planned
 from relay.config.config import load
 from relay.probe import job
 from relay.probe.job import Search, run_probe
 from relay.probe.tries import Tries
 from relay.workflow.searches import batch_searches, config_text
-from short_tasks import looked, prepare_at_hand
 from snakemake_calls import snakemake
 
 ANSWER = {"limited_by": "memory", "reason": None, "too_large": 999}
@@ -96,8 +96,7 @@ def test_the_written_config_is_the_given_one_with_the_batches_found() -> None:
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results directory with the digits."""
     folder = tmp_path_factory.mktemp("results")
-    digits = looked("lenet-digits")
-    prepare_at_hand(digits.task, digits.dataset, folder / "datasets" / digits.dataset.directory_name)
+    data_of(spec("lenet-digits"), folder / "datasets")
     return folder
 
 

@@ -28,12 +28,6 @@ CHAIN = ROOT / "scripts" / "relay" / "chain"
 pytestmark = pytest.mark.usefixtures("in_a_script")
 
 
-@pytest.fixture(autouse=True)
-def _under_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME", END_TIME):
-        monkeypatch.delenv(name, raising=False)
-
-
 # Time
 
 
@@ -59,7 +53,7 @@ def test_the_earliest_end_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answers(name: str, text: str) -> None:
-    """A command of Slurm's in this folder, as a site or a busy controller has it."""
+    """A command in this folder: of Slurm's, as a site or a busy controller has it, or a launcher."""
     Path(name).write_text(f"#!/bin/sh\n{text}\n")
     Path(name).chmod(0o755)
 
@@ -129,10 +123,15 @@ def test_the_log_that_an_option_names_is_no_script_once_it_is_there(slurm: Path)
 
 
 def test_another_users_job_is_no_chain_of_this_one_and_an_earlier_versions_record_is_read(slurm: Path) -> None:
+    """No second chain begins where the user's own job is queued, or while nobody knows of it."""
     slurm = slurm.rename(".job.sh.chain")
-    answers("squeue", "echo 7 7 $(id -u)")
-    with pytest.raises(ChainError, match="job 7 is queued"):
-        sbatch.main(["job.sh"])
+    for answer, told in (
+        ("echo 7 7 $(id -u)", "job 7 is queued"),
+        ("echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1", "squeue: slurm_load_jobs error: Socket timed"),
+    ):
+        answers("squeue", answer)
+        with pytest.raises(ChainError, match=told):
+            sbatch.main(["job.sh"])
     answers("squeue", "echo 7 7 1$(id -u)")
     assert sbatch.main(["job.sh"]) == 0
     assert read_json(slurm)["job"] == "7"  # it may be the other user's
@@ -229,9 +228,7 @@ def test_a_shell_is_not_told_to_end_in_place_of_its_script_which_is_waited_for()
             Path(left).unlink(missing_ok=True)
 
 
-def test_a_helper_that_the_script_has_forked_is_not_told_to_end_before_the_training_has_saved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_helper_that_the_script_has_forked_is_not_told_to_end_before_the_training_has_saved() -> None:
     Path("train.py").write_text(
         "import os, signal, time; from relay.chain.signals import Interruption\n"
         "training = Interruption(); training.watch()\n"
@@ -244,7 +241,6 @@ def test_a_helper_that_the_script_has_forked_is_not_told_to_end_before_the_train
         "os.kill(helper, signal.SIGKILL)\n"
         "open('lived', 'w').write(str(lives))\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
     assert chain_command.main(["sh", "-c", f"{sys.executable} train.py; exit 3"]) == 75
     assert Path("lived").read_text() == "True"
 
@@ -261,11 +257,10 @@ def test_what_does_not_end_is_killed_at_the_jobs_end(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 1.5))
 
 
-def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(job: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_to_the_jobs_shell_alone_ends_its_script_in_time(job: Begin) -> None:
     """`#SBATCH --signal=B:USR1@60` ends the shell at once; what it has started would train on beside the next job."""
     job()
     Path("inner.sh").write_text("trap 'touch saved; exit 75' TERM; touch begun; while :; do sleep 0.1; done")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
     shell = subprocess.Popen(["sh", "-c", f"{sys.executable} -m relay.chain sh inner.sh; true"])
     until(Path("begun").exists, "the script runs")
     shell.send_signal(signal.SIGUSR1)
@@ -280,10 +275,8 @@ def test_a_launcher_outlives_the_signal_that_its_ranks_save_at() -> None:
 
 def test_the_ranks_of_a_killed_torchrun_end_with_it() -> None:
     """Those that have not met yet know of no launcher, and would wait for it beside the next job."""
-    Path("torchrun").write_text("#!/bin/sh\necho $$ > launcher\nsetsid sh -c 'echo $$ > rank; exec sleep 300' & wait\n")
-    Path("torchrun").chmod(0o755)
-    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    job = subprocess.Popen([sys.executable, "-m", "relay.chain", "./torchrun"], env=own)
+    answers("torchrun", "echo $$ > launcher\nsetsid sh -c 'echo $$ > rank; exec sleep 300' & wait")
+    job = subprocess.Popen([sys.executable, "-m", "relay.chain", "./torchrun"])
     until(lambda: Path("rank").exists() and Path("rank").read_text().endswith("\n"), "the rank has begun")
     os.kill(int(Path("launcher").read_text()), signal.SIGKILL)
     assert job.wait(LONGEST_SECONDS) == 128 + signal.SIGKILL
@@ -319,10 +312,8 @@ def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, stat
     """torchrun's status is 1 for each. The chain goes on after a kill or a stop alone."""
     watching = "from relay.chain.signals import Interruption as I; training = I(); training.watch()"
     rank = f"import os, time; {watching}; {ends}"
-    Path("torchrun").write_text(f"#!/bin/sh\nTORCHELASTIC_RUN_ID=x {sys.executable} -c '{rank}'\nexit 1\n")
-    Path("torchrun").chmod(0o755)
-    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
-    done = subprocess.run([sys.executable, "-m", "relay.chain", "./torchrun"], env=own, capture_output=True, text=True)
+    answers("torchrun", f"TORCHELASTIC_RUN_ID=x {sys.executable} -c '{rank}'\nexit 1")
+    done = subprocess.run([sys.executable, "-m", "relay.chain", "./torchrun"], capture_output=True, text=True)
     assert done.returncode == status, done.stderr
     assert ("a rank was killed" in done.stderr) == (status == 137)
     assert ("could not tell more: /tmp has no room" in done.stderr) == (FULL in ends)
@@ -331,19 +322,12 @@ def test_a_rank_that_was_killed_is_told_from_one_that_has_failed(ends: str, stat
 def test_a_rank_that_waits_before_it_resumes_ends_with_its_torchrun() -> None:
     """Also where nobody is left to end it."""
     Path("rank.py").write_text("from relay.chain import resume\nopen('waits', 'w')\nimport time\ntime.sleep(300)\n")
-    own = os.environ | {"PYTHONPATH": str(ROOT / "scripts"), "TORCHELASTIC_RUN_ID": "x"}
-    launcher = subprocess.Popen(["sh", "-c", f"{sys.executable} rank.py & echo $! > rank; wait"], env=own)
+    ranks = f"TORCHELASTIC_RUN_ID=x {sys.executable} rank.py & echo $! > rank; wait"
+    launcher = subprocess.Popen(["sh", "-c", ranks])
     until(Path("waits").exists, "it waits")
     launcher.kill()
     launcher.wait()
     until(lambda: supervisor.stat_fields(int(Path("rank").read_text())) is None, "it has ended")
-
-
-def test_no_second_chain_begins_while_nobody_knows_of_the_first(slurm: Path) -> None:
-    answers("squeue", "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1")
-    with pytest.raises(ChainError, match="squeue: slurm_load_jobs error: Socket timed out"):
-        sbatch.main(["job.sh"])
-    assert read_json(slurm)["job"] == "7"
 
 
 @pytest.mark.slow
@@ -416,12 +400,7 @@ def test_two_jobs_in_a_row_that_have_saved_no_step_are_the_last(
     assert read_json(slurm) == {"job": "17;cluster", "after": None}
 
 
-def test_a_script_that_cannot_be_read_is_one_line() -> None:
-    with pytest.raises(ChainError, match=r"^/proc/self/mem: Input/output error$"):
-        sbatch.main(["/proc/self/mem"])
-
-
-def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path) -> None:
+def test_what_would_keep_the_chain_from_the_next_job_and_what_cannot_be_read_is_refused(slurm: Path) -> None:
     for told, words, why in (
         ("--time=5 --export=NONE", [], "--export=NONE: it hands"),
         ("", ["--export", "NONE"], "--export NONE: it hands"),
@@ -430,6 +409,8 @@ def test_what_would_keep_the_chain_from_the_next_job_is_refused(slurm: Path) -> 
         Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
         with pytest.raises(ChainError, match=why):
             sbatch.main([*words, "job.sh"])
+    with pytest.raises(ChainError, match=r"^/proc/self/mem: Input/output error$"):
+        sbatch.main(["/proc/self/mem"])
     assert read_json(slurm)["job"] == "7"
 
 

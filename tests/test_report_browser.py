@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -58,47 +58,33 @@ OUTSIDE = """[...document.querySelectorAll('figure svg')].flatMap(svg => {
 })"""
 
 
-class Opened:
-    """The page in a tab of its own, and all that the browser complained of or asked the network for."""
-
-    def __init__(self, browser: Any, report: Path, size: dict[str, int], **options: Any) -> None:
-        self.context = browser.new_context(viewport=size, **options)
-        self.context.set_offline(True)
-        self.page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(report.as_uri())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (DESK, "dark")], ids=["phone", "desk"])
 def test_the_page_loads_fits_and_is_accessible(browser: Any, report: Path, size: dict[str, int], scheme: str) -> None:
     """Without a network, a complaint, or a bar to scroll sideways; axe finds no violation of its rules."""
     from axe_playwright_python.sync_playwright import Axe
 
-    with Opened(browser, report, size, color_scheme=scheme) as opened:
-        assert opened.complaints == []
-        assert opened.requests == [report.as_uri()]
-        wide = opened.page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-        assert wide[0] <= wide[1]
-        blocks = opened.page.evaluate(
-            "[...document.querySelectorAll('.block')].map(({children: [button, pre]}) =>"
-            " [button.checkVisibility(), pre.scrollWidth <= pre.clientWidth])"
-        )
-        assert blocks == [[True, True]] * 2, "each can be copied, and is read without scrolling"
-        outside = opened.page.evaluate(OUTSIDE)
-        assert outside == [], "a text or a mark of a picture that is not in it"
-        answer, bars = (opened.page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
-        assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
-        assert bars["y"] < size["height"] or size is PHONE
-        assert opened.page.locator("aside [id^=how-long]").count() == 1, "below the bars"
-        found = Axe().run(opened.page).response["violations"]
-        assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []
+    complaints, requests = list[str](), list[str]()
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    context.set_offline(True)
+    page = context.new_page()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(report.as_uri())
+    assert complaints == []
+    assert requests == [report.as_uri()]
+    wide = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    assert wide[0] <= wide[1]
+    blocks = page.evaluate(
+        "[...document.querySelectorAll('.block')].map(({children: [button, pre]}) =>"
+        " [button.checkVisibility(), pre.scrollWidth <= pre.clientWidth])"
+    )
+    assert blocks == [[True, True]] * 2, "each can be copied, and is read without scrolling"
+    outside = page.evaluate(OUTSIDE)
+    assert outside == [], "a text or a mark of a picture that is not in it"
+    answer, bars = (page.locator(name).first.bounding_box() for name in (".answer", ".bars"))
+    assert (bars["x"] >= answer["x"] + answer["width"]) == (size is DESK), "beside the answer, or below it"
+    assert bars["y"] < size["height"] or size is PHONE
+    assert page.locator("aside [id^=how-long]").count() == 1, "below the bars"
+    found = Axe().run(page).response["violations"]
+    assert [(each["id"], [node["target"] for node in each["nodes"]][:3]) for each in found] == []

@@ -7,22 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from plans import CPU, ROOT, plan
+import plans
+from plans import CPU, ROOT
 from relay.commands import drive
-from relay.config.config import load
 from relay.driver.job_requests import JobRequests
 from relay.planning.plan import Plan
 from relay.slurm import allocation, shapes
 from relay.slurm.counters import all_counters
-from relay.spec.site import load_site
+from slurm_runs import site_in
 
 CPU_NODES: dict[str, Any] = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 600}
 GPU_NODES: dict[str, Any] = {"name": "gpus", "device": "cuda", "gpu_name": "a100", "gpus_per_node": 4}
 GPU_NODES |= {"cpus_per_node": 48, "memory_mb_per_node": 500_000, "max_nodes": 8, "max_minutes": 600}
-SITE: dict[str, Any] = {"name": "somewhere", "description": "a cluster", "verified": "in a test"}
-SITE |= {"partitions": [CPU_NODES, GPU_NODES], "cpus_per_gpu": 12}
+SITE: dict[str, Any] = {"partitions": [CPU_NODES, GPU_NODES], "environment": {}, "cpus_per_gpu": 12}
 SITE |= {"memory_mb_per_gpu": 32_000, "memory_mb_per_cpu": 1500}
 DDP: dict[str, Any] = {"strategy": "ddp", "devices_per_node": 2, "launcher": "srun"}
 STRATEGIES = str(Path(__file__).parent / "strategies")
@@ -36,10 +34,7 @@ def planned(tmp_path: Path) -> Planned:
     """Plans comparisons on a cluster with these changes."""
 
     def make(*comparisons: dict[str, Any], site: dict[str, Any] | None = None, **config: Any) -> Plan:
-        file = tmp_path / "somewhere.yaml"
-        file.write_text(yaml.safe_dump(SITE | (site or {})))
-        given = {"repeats": 1, "comparisons": list(comparisons), **config}
-        return plan(load(given), site=load_site(str(file), tmp_path), results=tmp_path)
+        return plans.planned(*comparisons, site=site_in(tmp_path, **SITE | (site or {})), results=tmp_path, **config)
 
     return make
 
@@ -168,16 +163,6 @@ def test_every_shape_asks_for_its_processes(planned: Planned, launcher: str, nod
     assert (given["slurm_partition"], given["runtime"]) == ("cpus", 60)
 
 
-def test_gpus_are_named_and_have_their_share_of_the_node(planned: Planned) -> None:
-    found = planned({"strategy": "ddp", "devices_per_node": 4})
-    given = asked(found)
-    assert "--gpus-per-node=a100:4" in given["slurm_extra"].split()
-    assert given["slurm_partition"] == "gpus"
-    assert found.runs[0].shape.cpus_per_task == 12
-    assert found.runs[0].shape.backend == "nccl"
-    assert (given["tasks"], given["cpus_per_task"], given["mem_mb"]) == (1, 48, 128_000)
-
-
 def test_replicas_on_one_device_share_it_without_nccl(planned: Planned) -> None:
     shared = {"strategy": "right_replicas_by_hand", "processes_per_device": 4, "launcher": "srun"}
     found = planned(shared, strategy_folders=[STRATEGIES])
@@ -197,5 +182,4 @@ def test_another_site_with_other_gpus_or_software_is_another_run_and_an_account_
     assert run_on() == run_on(account="other") == run_on(node_disk="/scratch")
     other = {run_on(name="elsewhere"), run_on(partitions=h100), run_on(environment={"mode": "current"})}
     assert len(other - {run_on()}) == 3
-    here = plan(load({"repeats": 1, "comparisons": [CPU]}), gpus=0).runs[0].id
-    assert planned(CPU).runs[0].id != here
+    assert planned(CPU).runs[0].id != plans.only(CPU).id

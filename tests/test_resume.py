@@ -15,7 +15,6 @@ from relay.base.files import read_json
 from relay.run_folder import run_chain
 from relay.spec import strategy_files
 from relay.spec.requirements import Requirements
-from relay.spec.tasks import TaskSpec
 from relay.training.adoption import adopt
 from results_tree import status
 from stacks import of_stack
@@ -117,20 +116,6 @@ def sources(module_bench: Bench) -> Sources:
     return source
 
 
-@pytest.fixture(scope="module")
-def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
-    """What one uncut process computes."""
-    made: dict[str, dict[str, Any]] = {}
-
-    def reference(its: TaskSpec) -> dict[str, Any]:
-        if its.name not in made:
-            chain = begun(module_bench, f"uncut-{its.name}", "cpu", precision="fp64", its=its)
-            made[its.name] = result(chain.train(forked=True))
-        return made[its.name]
-
-    return reference
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "target"),
@@ -142,7 +127,7 @@ def wanted(module_bench: Bench) -> Callable[[TaskSpec], dict[str, Any]]:
     ids=lambda end: f"{end[0]} {end[1]}",
 )
 def test_another_run_goes_on_from_it_within_rounding(
-    sources: Sources, wanted: Callable[[TaskSpec], dict[str, Any]], source: tuple[str, int], target: tuple[str, int]
+    bench: Bench, sources: Sources, source: tuple[str, int], target: tuple[str, int]
 ) -> None:
     """Parameters, the optimizer's state and the losses of the steps still to go are those of one uncut process.
 
@@ -155,7 +140,8 @@ def test_another_run_goes_on_from_it_within_rounding(
     ended = chain.forked(0, STEPS)
     assert ended.status == 0, ended.errors
     assert chain.started_at() == [CUT]
-    assert difference(result(chain), wanted(its)) <= 1e-9
+    uncut = begun(bench, "uncut", "cpu", precision="fp64", its=its).train(forked=True)
+    assert difference(result(chain), result(uncut)) <= 1e-9
 
 
 # The hand-over itself

@@ -35,9 +35,9 @@ def made(results: Path) -> Plan:
     return planned(CPU | {"cpus_per_task": 2}, repeats=2, device="cpu", site=site, results=results, may="look")
 
 
-def finish(results: Path, found: Plan, run: Run, seconds: float = 2.0) -> None:
-    """The run is done: 30 s to start, `seconds` for each of its steps, 8 s to save."""
-    leave(results, run, [(30.0, seconds, 8.0, run.length.total_steps)])
+def finish(results: Path, found: Plan, run: Run) -> None:
+    """The run is done: 30 s to start, 2 s for each of its steps, 8 s to save."""
+    leave(results, run, [(30.0, 2.0, 8.0, run.length.total_steps)])
     run.write(results / "runs" / run.id / "run.json", found.job(run))
     summary = summary_of(run=run.id, peak_main_memory_bytes=PEAK)
     write_json(results / "runs" / run.id / FILE, summary.as_dict())

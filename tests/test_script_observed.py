@@ -21,6 +21,10 @@ def observed(place: Path, counts: str = "samples", batch: int = 10, **read: str)
     return Observed(script, batch, 2, place / "report")
 
 
+THOUSANDS = {"12.3k": 12_300, "1_234": 1234, "1'234.5": 1234.5, "2M": 2e6}
+UNITS = {"1.20kit/s": 1200, "1.20 ksamples/s": 1200, "3Mtokens per second": 3e6, "3 Moves/s": 3, "998it/s": 998}
+
+
 def speed(blocks: list[list[float]]) -> float:
     return math.fsum(block[4] for block in blocks) / math.fsum(block[2] for block in blocks)
 
@@ -66,6 +70,7 @@ def test_a_step_that_every_rank_prints_counts_once() -> None:
     [
         ([0, 1, 2, 3, 4] * 3, 14),
         ([10, 20, 30] * 3, 90),
+        ([10, 20, 20, 30, 10, 20, 20, 30], 60),  # a line that names the step again is no step
         # Two ranks with progress bars, which print 0 as soon as they begin.
         ([each for _ in range(4) for number in range(21) for each in (number, number)], 83),
         ([*(1, 1, 2, 2, 3, 3, 4, 4, 0, 4, 0, 1, 1, 2, 2, 3, 3, 4, 4), *(0, 4, 0, 1, 1, 2)], 11),
@@ -106,11 +111,6 @@ def test_what_may_count_no_steps_of_the_training_is_told(tmp_path: Path, lines: 
     assert bool(doubt) == bool(seen.doubt())
 
 
-def test_a_line_that_names_the_step_again_is_no_step() -> None:
-    steps = Steps()
-    assert [steps.total_after(step) for step in (10, 20, 20, 30, 10, 20, 20, 30)] == [10, 20, 20, 30, 40, 50, 50, 60]
-
-
 def test_a_number_is_read_whole() -> None:
     speed = compiled("{number} img/s")
     for text, value in (("1,234.5", 1234.5), ("1.2e+04", 12000.0), ("7.", 7.0), (".5", 0.5), ("3", 3.0)):
@@ -120,21 +120,18 @@ def test_a_number_is_read_whole() -> None:
         assert speed.search(f"{text} img/s") is None, text
 
 
-@pytest.mark.parametrize(("printed", "value"), [("12.3k", 12_300), ("1_234", 1234), ("1'234.5", 1234.5), ("2M", 2e6)])
-def test_thousands_are_read_as_people_write_them(tmp_path: Path, printed: str, value: float) -> None:
-    seen = observed(tmp_path, samples_per_second="{number}[kM]? img/s")
-    seen.line(f"{printed} img/s", 100.0)
-    assert seen.whole(1.0)[0][4] == pytest.approx(value)
-
-
 @pytest.mark.parametrize(
-    ("printed", "value"),
-    [("1.20kit/s", 1200), ("1.20 ksamples/s", 1200), ("3Mtokens per second", 3e6), ("3 Moves/s", 3), ("998it/s", 998)],
+    ("pattern", "printed", "value"),
+    [
+        *(("{number}[kM]? img/s", f"{number} img/s", value) for number, value in THOUSANDS.items()),
+        *(("{number} ?[kM]?[a-zM]+(?:/s| per)", text, value) for text, value in UNITS.items()),
+    ],
 )
-def test_a_factor_before_a_unit_counts(tmp_path: Path, printed: str, value: float) -> None:
-    seen = observed(tmp_path, samples_per_second="{number} ?[kM]?[a-zM]+(?:/s| per)")
+def test_numbers_are_read_as_people_write_them(tmp_path: Path, pattern: str, printed: str, value: float) -> None:
+    """A factor may stand before a unit."""
+    seen = observed(tmp_path, samples_per_second=pattern)
     seen.line(printed, 100.0)
-    assert seen.whole(1.0)[0][4] == value
+    assert seen.whole(1.0)[0][4] == pytest.approx(value)
 
 
 def test_a_step_is_a_whole_number(tmp_path: Path) -> None:

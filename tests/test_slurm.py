@@ -182,11 +182,6 @@ def test_ranks_are_on_hosts_with_names_and_addresses_of_their_own(compared: Comp
         assert all("lock" in rank for rank in ranks)
         assert facts["allreduce"][-1]["span"] == "node"
         assert "2×2c c1,c2" in page(folder / "results/preflight")
-        on_each = run.shape.processes_per_node
-        assert [rank["rank"] for rank in ranks] == list(range(2 * on_each))
-        assert [rank["local_rank"] for rank in ranks] == [*range(on_each)] * 2
-        hosts = [rank["host"] for rank in ranks]
-        assert hosts == [hosts[0]] * on_each + [hosts[-1]] * on_each
         addresses = [tuple(rank["addresses"]) for rank in ranks]
         assert len(set(addresses)) == 2
         assert not any(address.startswith("127.") for own in addresses for address in own)

@@ -221,12 +221,6 @@ def test_pieces_are_those_of_torch_and_join_to_the_batch(batch: Any, pieces: int
     torch.testing.assert_close(joined, batch, rtol=0, atol=0)
 
 
-def test_only_floating_point_numbers_change_their_type() -> None:
-    """Tokens and labels stay whole: bfloat16 has no 257."""
-    cast = batches.cast(NESTED, torch.float64)
-    assert [leaf.dtype for leaf in tree_leaves(cast)] == [torch.float64, torch.int64, torch.int64, torch.float64]
-
-
 def test_the_mean_stands_for_what_has_no_samples() -> None:
     """A model's own loss is that of all its samples, of which parts may have differing numbers."""
     first = {"loss": torch.tensor(1.0), "logits": torch.ones(2), "cache": None}

@@ -255,7 +255,8 @@ def test_a_bias_that_rounding_moves_hides_no_fault_in_other_tensors(sent: str, b
 
 @pytest.mark.slow
 def test_a_job_that_begins_without_the_optimizers_state(bench: Bench) -> None:
-    chain = bench.chain("run", DIGITS, **OF_TWELVE, **of_folder("unseen_forgets_momentum"))
+    forgets = {"options": {"fault": "ResumeWithoutMomentum"}}
+    chain = bench.chain("run", DIGITS, **OF_TWELVE, **of_folder("wrong"), **TWO, **forgets)
     for first, last in ((0, 6), (6, 12)):
         assert chain.forked(first, last).status == 0
     (found,) = verdict(chain)

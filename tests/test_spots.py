@@ -10,7 +10,6 @@ from chain_runs import Bench, Chain
 from relay.base.files import write_json
 from relay.chain.files import all_described
 from relay.chain.sealed import manifest, seal
-from relay.run_folder.sound_checkpoints import damage
 from relay.run_folder.spots import FOLDER, Spot, Spots, draw, go_on, states_folder
 from relay.spec.recipe import SpotChecks
 from relay.training.summary import kept_losses
@@ -82,21 +81,6 @@ def planned(chain: Chain, *spots: Spot) -> Chain:
     write_json(chain.work / "chain.json", told)
     Spots(list(spots)).write(chain.work)
     return chain
-
-
-@pytest.mark.slow
-def test_a_run_keeps_its_states_before_and_after_its_spots(bench: Bench) -> None:
-    values = {"strategy": "ddp", "launcher": "torchrun", "devices_per_node": 2}
-    chain = bench.chain("run", **SHORT, **values).train(forked=True)
-    known = kept(chain)
-    assert {spot.kind for spot in known.spots} == {"random step", "end"}
-    assert states(chain.work) == sorted(known.states)
-    for step in known.states:
-        assert damage(states_folder(chain.work) / f"step-{step}") is None
-    assert sorted(known.seen) == sorted(known.steps)
-    ranks = chain.run.shape.world_size
-    assert {tuple(map(tuple, seen.parts)) for seen in known.seen.values()} == {((32 // ranks,),) * ranks}
-    assert known.seconds > 0
 
 
 @pytest.mark.slow

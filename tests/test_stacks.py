@@ -7,21 +7,20 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 import stacks
+from living import LONGEST_SECONDS, until
 from relay.base.errors import UserError
+from relay.chain.supervisor import stat_fields
 from relay.environments import built, kept, login_node, node, overlay, versioned
-from relay.environments.kept import Build
 from relay.environments.locks import Pin, read
 from relay.environments.recipes import RECIPES, Recipe
-from tiny_stack import ROOT, small_lock
+from tiny_stack import ROOT, python, small_lock
 
 ENVS = ROOT / "envs"
 STACKS = stacks.FURTHER
@@ -211,24 +210,12 @@ def test_what_was_built_and_cannot_be_used_or_could_not_be_built_is_not_kept(
 
 def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
     """What a build has started would go on for minutes, on a login node perhaps."""
-    told = tmp_path / "pid"
-
-    def interrupt(*_: object) -> None:
-        if told.exists() and told.read_text().endswith("\n"):
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
-    compiling = ["bash", "-c", f"sleep 600 & echo $! > {told}; wait"]
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Build("quick==1.0", tmp_path, tmp_path / "log").run(compiling, {"PATH": "/usr/bin:/bin"})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    try:
-        compiler = psutil.Process(int(told.read_text()))
-        while compiler.status() != psutil.STATUS_ZOMBIE:  # pytest's own time limit ends a wait in vain
-            time.sleep(0.02)
-    except psutil.NoSuchProcess:
-        pass
+    compiling = ["bash", "-c", "sleep 600 & echo $! > pid; wait"]
+    place = "from pathlib import Path; from relay.environments.kept import Build; place = Path()"
+    program = f"{place}; Build('quick==1.0', place, place / 'log').run({compiling})"
+    building = subprocess.Popen(**python(program), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    pid = tmp_path / "pid"
+    until(lambda: pid.exists() and pid.read_text().endswith("\n"), "it compiles")
+    building.send_signal(signal.SIGINT)
+    assert building.wait(LONGEST_SECONDS) == -signal.SIGINT
+    until(lambda: stat_fields(int(pid.read_text())) is None, "the compiler has ended")

@@ -33,12 +33,10 @@ LOOKED = Looked.read(BUILT_IN / "cards" / "lenet-digits.json")
 ENDS = (100, 200, 300)
 
 
-def a_run(number: int = 1) -> Run:
+def a_run() -> Run:
     steps = {"steps_per_epoch": 20, "total_steps": 300, "evaluate_every_steps": 300}
     its = {"task": LOOKED.task, "dataset": LOOKED.dataset, "strategy": "cpu", "setting_id": "cpu-setting"}
-    return made(
-        Run, id=f"cpu-{number}", seed=number, repeat=number - 1, global_batch_size=64, epochs=15.0, **steps, **its
-    )
+    return made(Run, id="cpu-1", seed=1, repeat=0, global_batch_size=64, epochs=15.0, **steps, **its)
 
 
 class Folder:

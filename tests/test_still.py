@@ -12,24 +12,10 @@ from relay.task.draws import Draws
 from relay.task.in_float64 import InFloat64
 from relay.task.lowered import computed_in
 from relay.task.smooth import Smooth
-from relay.task.still import BUFFERS_FROZEN, DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, FrozenNorms, still
+from relay.task.still import DRAWS_FIXED, DROPOUT_OFF, NORMS_FROZEN, still
 from sharded import SAMPLES, Given, bound
 
 N = 6
-
-
-class Functional(nn.Module):
-    """Dropout and BatchNorm as functions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(8, 8)
-        self.register_buffer("mean", torch.zeros(8))
-        self.register_buffer("variance", torch.ones(8))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = F.dropout(self.first(inputs), 0.3, self.training)
-        return F.batch_norm(hidden, self.mean, self.variance, training=self.training)
 
 
 MODELS = {
@@ -59,23 +45,6 @@ def test_each_sample_is_computed_by_itself(name: str) -> None:
     assert all(torch.equal(one, other) for one, other in zip(parameters, model.parameters(), strict=True))
 
 
-class Conditional(nn.BatchNorm1d):
-    """Its scale is that of a class, as in SNGAN."""
-
-    def forward(self, inputs: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:
-        return super().forward(inputs) * (inputs[:, :1] if scale is None else scale)
-
-
-class Activated(nn.BatchNorm1d):
-    """With an activation, as in timm."""
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        assert self.num_batches_tracked is not None
-        self.num_batches_tracked.add_(1)
-        normed = F.batch_norm(inputs, self.running_mean, self.running_var, self.weight, self.bias, self.training)
-        return F.relu(normed)
-
-
 class Keeping(nn.Module):
     """Dropout by the probability of what is kept."""
 
@@ -89,59 +58,21 @@ class Keeping(nn.Module):
         return F.dropout(inputs, 1 - self.dropout_keep_prob, self.training)
 
 
-class Conditioned(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = Conditional(8, affine=False)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.norm(inputs, inputs[:, :1])
-
-
-@pytest.mark.parametrize(
-    ("model", "notes"),
-    [
-        (Conditioned(), {NORMS_FROZEN}),
-        (Activated(8), {NORMS_FROZEN, BUFFERS_FROZEN.format("num_batches_tracked")}),
-        (Keeping(), {DRAWS_FIXED}),
-    ],
-    ids=["conditional BatchNorm", "BatchNorm with an activation", "the probability to keep"],
-)
-def test_what_a_class_adds_to_a_layer_is_computed(model: nn.Module, notes: set[str]) -> None:
-    model, inputs = model.double(), torch.randn(N, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+def test_the_probability_of_what_is_kept_is_that_of_what_is_drawn() -> None:
+    model, inputs = Keeping(), torch.ones(N, 8)
     done = still(model, lambda each: each(inputs))
-    assert set(done.notes) == notes
-    assert (done.functional_norms, done.draws) == (isinstance(model, Activated), isinstance(model, Keeping))
-    with Draws().fixed(), FrozenNorms():
-        whole, part = model(inputs), model(inputs[:2])
-    assert torch.equal(whole[:2], part)
-    if isinstance(model, Keeping):
-        assert torch.equal(whole == 0, (torch.arange(8) % 4 < 2).expand(N, 8))
-    else:
-        assert torch.allclose(whole, model.eval()(inputs), rtol=0, atol=1e-12)
-        normed = (inputs - inputs.mean(0)) / (inputs.var(0, correction=0) + 1e-5).sqrt()
-        assert torch.allclose(whole, normed.relu() if isinstance(model, Activated) else normed * inputs[:, :1])
+    assert (done.notes, done.draws) == ([DRAWS_FIXED], True)
+    with Draws().fixed():
+        assert torch.equal(model(inputs) == 0, (torch.arange(8) % 4 < 2).expand(N, 8))
 
 
-def test_what_functions_do_is_told_and_stilled_by_modes() -> None:
-    torch.manual_seed(1)
-    model, inputs = Functional().double(), torch.randn(N, 8, dtype=torch.float64)
-    done = still(model, lambda each: each(inputs))
-    assert (done.draws, done.functional_norms) == (True, True)
-    assert done.notes == [NORMS_FROZEN, DRAWS_FIXED]
-    kept = model.mean.clone()
-    assert not torch.equal(kept, torch.zeros(8))
-    with Draws().fixed(), FrozenNorms():
-        whole, part = model(inputs), model(inputs[:2])
-    assert torch.allclose(whole[:2], part, rtol=0, atol=1e-12)
-    assert torch.equal(model.mean, kept)
+def test_an_average_of_the_weights_is_frozen_or_where_no_checkpoint_holds_it_the_reason() -> None:
+    """It is the weights at first."""
 
-
-def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> None:
     class Averaged(nn.Linear):
-        def __init__(self) -> None:
+        def __init__(self, *, persistent: bool = True) -> None:
             super().__init__(3, 3)
-            self.register_buffer("average", self.weight.detach().clone())
+            self.register_buffer("average", self.weight.detach().clone(), persistent=persistent)
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             self.average.lerp_(self.weight.detach(), 0.1)
@@ -151,6 +82,10 @@ def test_an_average_of_the_weights_is_frozen_although_it_is_them_at_first() -> N
     known = {name: each.clone() for name, each in model.state_dict().items()}
     assert still(model, lambda each: each(torch.ones(2, 3))).buffers == ("average",)
     assert all(torch.equal(each, known[name]) for name, each in model.state_dict().items())
+    told = still(Averaged(persistent=False), lambda each: each(torch.ones(2, 3))).unrepeatable
+    assert told.startswith(
+        "the forward pass changes buffers that no checkpoint holds (average), so that each job would begin with others"
+    )
 
 
 # The smooth twin of any model: the same function in the place of a kink, whoever calls it.

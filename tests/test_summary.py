@@ -9,7 +9,6 @@ import pytest
 
 from chain_runs import short_run
 from own_tasks import spec
-from relay.run_folder import attempts
 from relay.run_folder import run_chain as chains
 from relay.run_folder.attempts import Records
 from relay.run_folder.job_times import PARTS, spent
@@ -18,6 +17,7 @@ from relay.run_folder.summary import Losses, Summary
 from relay.spec.run import Run, changed
 from relay.training import summary as summaries
 from relay.training.summary import summarise
+from summaries import left_records
 
 FACTS = {"host": "node1", "device_name": "a processor", "cpus": 4, "versions": {"torch": "2.13.0"}, "threads": 2}
 END = {"stopped": None, "peak_memory_bytes": 1000}
@@ -29,8 +29,8 @@ class Written:
     def __init__(self, work: Path) -> None:
         self.work, self.entries, self.total_steps = work, list[dict[str, Any]](), 0
 
-    def attempt(self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None, tail: str = "") -> Self:
-        """One attempt; without `ended` its job was killed whole, `tail` is a line that this cut off.
+    def attempt(self, *lines: dict[str, Any], started: float = 0.0, ended: float | None = None) -> Self:
+        """One attempt; without `ended` its job was killed whole.
 
         The last one, which has `end`, is that of the whole run, and ends with an evaluation, as every run does.
         """
@@ -41,10 +41,8 @@ class Written:
             if self.total_steps not in known:
                 lines = (*lines[:-1], {"evaluations": [evaluated(self.total_steps)]}, lines[-1])
         self.entries.append({"number": number, "started": started} | ({} if ended is None else {"ended": ended}))
-        if lines or tail:
-            path = attempts.attempt_path(self.work, number)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps({"time": started} | line) + "\n" for line in lines) + tail)
+        if lines:
+            left_records(self.work, number, *({"time": started} | line for line in lines))
         return self
 
     def summary(self, run: Run) -> Summary:

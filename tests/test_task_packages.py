@@ -51,9 +51,7 @@ CONFIG |= {"comparisons": [{"strategy": "cpu"}, {"strategy": "ddp", "devices_per
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A task that needs a package, and a folder of wheels that has it, where alone pip looks."""
     write_wheel(tmp_path / "index", "tiny-points", "1.0", "torch", body="COUNT = 64\n")
-    for name, value in only(tmp_path / "index").items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    only(tmp_path / "index", monkeypatch)
     (tmp_path / "my_task.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -3,7 +3,6 @@
 import gc
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,16 +55,6 @@ def test_an_own_batch_is_trained_at_its_own_learning_rate(gates: Gates) -> None:
     assert in_trial(data, "algorithm").learning_rate(0) == run.task.learning_rate != own.learning_rate
     larger = in_trial(data.of(at_own_batch(run, own)), "algorithm")
     assert (larger.learning_rate(0), larger.own.learning_rate) == (own.learning_rate, own.learning_rate)
-
-
-@pytest.mark.parametrize(("norm", "limit", "scaled"), [(100.0, 2.0, 1 / 1024), (4.0, 1.0, 1 / 64), (0.0, 2.0, 1.0)])
-def test_the_gate_clips_at_a_norm_that_gradients_reach_and_at_one_that_they_do_not(
-    norm: float, limit: float, scaled: float
-) -> None:
-    data = TrialData(planned("cpu")[0], Path(), CPU)
-    small = SimpleNamespace(own=SimpleNamespace(clip_grad_norm=2.0))
-    data.__dict__ |= {"_first_pass": FirstPass(CPU, False, norm), "_small": small}
-    assert (data.clip_grad_norm, data.across) == (limit, scaled)
 
 
 CLIPS = """

@@ -1,6 +1,5 @@
 """Nothing of a checkpoint is loaded that another user could have written: refused with the reason, unread."""
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from checkpointed import Checkpoints, Training, filled
 from refusals import refusal
 from relay.base.errors import UserError
 from relay.base.files import write_json
-from relay.chain import sealed, writers
+from relay.chain import writers
 from relay.chain.sealed import MANIFEST
 from relay.process.ranks import Ranks
 from relay.run_folder import sound_checkpoints
@@ -63,23 +62,6 @@ def test_a_checkpoint_that_is_not_the_users_alone_is_refused(
     vars(training.strategy)["load"] = lambda *_: pytest.fail("it was loaded")
     assert told in (sound_checkpoints.damage(place) or "")
     assert "no sound checkpoint" in refusal(checkpoints.resume, training.strategy, 0, 10)
-
-
-def test_a_disk_that_is_away_for_a_moment_damages_no_checkpoint(
-    checkpoints: Checkpoints, training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(checkpoints, training, 4)
-    read_text, away = Path.read_text, [OSError(errno.ESTALE, "Stale file handle")]
-
-    def read(path: Path, *given: object, **options: object) -> str:
-        if path.name == MANIFEST and away:
-            raise away.pop()
-        return read_text(path, *given, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Path, "read_text", read)
-    monkeypatch.setattr(sealed, "AWAY_SECONDS", 0.0)
-    assert sound_checkpoints.damage(checkpoints.directory / "step-4") is None
-    assert not away
 
 
 @pytest.mark.parametrize("level", [3, 1, 0], ids=["above results", "results/checkpoints", "the run's folder"])

@@ -43,10 +43,11 @@ def test_a_part_passes_up_to_its_limit_and_what_is_no_number_never() -> None:
     assert with_losses(math.nan).problems == [told]
 
 
-def test_a_difference_of_shapes_is_infinite_and_one_nan_is_nan() -> None:
+def test_a_difference_of_shapes_is_infinite_one_nan_is_nan_and_the_imaginary_part_counts() -> None:
     assert difference(torch.zeros(3), torch.zeros(4)) == math.inf
     assert math.isnan(difference(torch.tensor([0.0, math.nan, 5.0]), torch.zeros(3)))
     assert difference(torch.tensor([1.0, -2.0], dtype=torch.float32), torch.zeros(2, dtype=torch.float64)) == 2.0
+    assert difference(torch.tensor([1 + 1j]), torch.tensor([1 + 5j])) == 4.0
 
 
 def test_infinities_that_are_the_same_are_no_difference_as_those_of_a_mask() -> None:
@@ -54,10 +55,6 @@ def test_infinities_that_are_the_same_are_no_difference_as_those_of_a_mask() -> 
     assert (difference(mask, mask), scaled(mask, mask), distance([(mask, mask)])) == (0.0, 0.0, 0.0)
     assert scaled(mask[:2], other[:2]) == 1 / 8
     assert difference(mask, other) == math.inf
-
-
-def test_the_imaginary_part_counts() -> None:
-    assert difference(torch.tensor([1 + 1j]), torch.tensor([1 + 5j])) == 4.0
 
 
 @pytest.mark.parametrize(
@@ -239,9 +236,9 @@ def test_a_strategy_that_is_wrong_at_a_large_batch_only_is_struck_out_for_that_b
 
 @pytest.mark.slow
 def test_a_strategy_that_finds_no_memory_at_a_large_batch_has_proven_what_came_before(gates: Gates) -> None:
-    asked = {"steps": FEW_STEPS, "global_batch_size": [16, 32, 64]}
-    assert gates.judge("wrong_no_room", **asked)[0] == INTERRUPTED  # others may have had the memory
-    verdict = gates.verdict("wrong_no_room", attempt=2, **asked)
+    asked = {"steps": FEW_STEPS, "global_batch_size": [16, 32, 64], "options": {"fault": "NoRoom"}}
+    assert gates.judge("wrong", **asked)[0] == INTERRUPTED  # others may have had the memory
+    verdict = gates.verdict("wrong", attempt=2, **asked)
     assert (verdict["equivalent"], verdict["problems"]) == (False, [])
     assert of_batch(verdict, SMALL)["equivalent"] is True
     middle, large = (of_batch(verdict, replace(SMALL, global_batch_size=size)) for size in (32, 64))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from living import well
+from plans import strategy_folder
 from relay.run_folder.results_folder import check_layout
 from results_tree import rows
 from snakemake_calls import ROOT, snakemake
@@ -96,31 +97,20 @@ Compared = tuple[Path, dict, str]  # the folder, its config, and what was printe
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """A whole comparison: two right strategies, a wrong one, one that fails, and one that is skipped."""
     folder = tmp_path_factory.mktemp("compared")
-    strategies = folder / "strategies"
-    strategies.mkdir()
-    (strategies / "fails.py").write_text(FAILS)
+    strategies = strategy_folder(folder / "strategies", "fails", "processes='one'", FAILS)
     ddp = {"strategy": "ddp", "devices_per_node": 2, "repeats": 1, "segment": {"epochs": 2}}
     wrong = {"strategy": "wrong_sum", "devices_per_node": 2, "repeats": 1}
     others = [{"strategy": "fails", "repeats": 1}, {"strategy": "single_gpu"}]
     config = {"repeats": 2, "epochs": 4, "gate": {"steps": 20}, "device": "cpu"}
-    config |= {"strategy_folders": [str(strategies), WRONG]}
+    config |= {"strategy_folders": [strategies, WRONG]}
     config |= {"comparisons": [{"strategy": "cpu"}, ddp, wrong, *others]}
     status, printed = snakemake(folder, config)
     assert status == 1, printed  # a run has failed for good
     return folder, config, printed
 
 
-FAILS = '''
-"""Fails in its second step, in training and in the gate."""
-
-from relay.strategies.base import Requirements, Strategy
-
-
-class Fails(Strategy):
-    requirements = Requirements(processes="one")
-
-    def build(self):
-        self.build_whole()
+# In its second step, in training and in the gate.
+FAILS = """
         self.steps = 0
 
     def train_step(self, batch):
@@ -128,7 +118,7 @@ class Fails(Strategy):
         if self.steps == 2:
             raise RuntimeError("the flux capacitor is empty")
         return super().train_step(batch)
-'''
+"""
 
 
 @pytest.mark.slow

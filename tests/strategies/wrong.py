@@ -22,6 +22,7 @@ class Wrong(ByHand):
             "LoweredMomentum", "ResumeWithoutMomentum", "MomentumRoundedWhenLoaded", "SavingDisturbs",
             "CheckpointOfItsOwn", "ScaleLost", "DropoutLeftOut", "DropoutRepeats", "DropoutAlike",
             "PredictsInTrainingMode", "WorkForward", "PredictsNarrow", "PredictsNothing",
+            "ClipsItsSlice", "NormAveraged", "NoRoom",
         )},
     )  # fmt: skip
 
@@ -59,6 +60,33 @@ class Rescales(Wrong):
         norm, most = norms.norm(), self.task.own.clip_grad_norm
         for gradient in self.gradients():
             gradient *= most / (norm + 1e-6) if most else 1.0
+
+
+class ClipsItsSlice(Wrong):
+    """Wrong: the mean of clipped gradients is not the mean, clipped."""
+
+    def exchange(self) -> None:
+        self.task.clip(self.optimizer)
+        super().exchange()
+
+
+class NormAveraged(Wrong):
+    """Wrong: the replicas average BatchNorm's running statistics after each step."""
+
+    def exchange(self) -> None:
+        super().exchange()
+        for buffer in self.model.buffers():
+            if buffer.is_floating_point():
+                self.average(buffer)
+
+
+class NoRoom(Wrong):
+    """Right for a global batch of at most 16; there is no memory for larger ones."""
+
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        if self.global_batch_size > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 80.00 GiB")
+        return super().train_step(batch)
 
 
 class FP16Compression(Wrong):

@@ -5,35 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from gate_runs import FEW_STEPS, Gates
+from plans import strategy_folder
 from relay.base.files import read_json
-
-RIGHT = '''\
-"""Right: a strategy of a test's own."""
-
-import os
-from contextlib import contextmanager
-from pathlib import Path
-
-from relay.strategies.base import Requirements, Strategy
-
-
-class Own(Strategy):
-    """The whole batch in one process."""
-
-    requirements = Requirements(processes="one"{requirements})
-
-    def build(self, **options):
-        self.build_whole()
-{more}
-'''
 
 
 def own_strategy(folder: Path, name: str = "mine", *, requirements: str = "", more: str = "") -> Path:
     """The file of a strategy of one process. `requirements` and `more` (indented) are added to its class."""
-    path = folder / f"{name}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(RIGHT.format(requirements=f", {requirements}" if requirements else "", more=more))
-    return path
+    stated = f"processes='one', {requirements}"
+    return Path(strategy_folder(folder, name, stated, more)) / f"{name}.py"
 
 
 @dataclass

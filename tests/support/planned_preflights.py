@@ -2,28 +2,24 @@
 
 import copy
 import json
-import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from plans import ROOT, plan
 from relay.config.config import load
-from relay.planning.plan import Plan
 from relay.preflight.facts import gathered
 from relay.spec.run import Preflight
-from relay.spec.site import load_site
+from slurm_runs import site_in
 
 FACTS = ROOT / "tests" / "preflight_facts"
 CPU_NODES = {"name": "cpus", "device": "cpu", "cpus_per_node": 64, "max_nodes": 4, "max_minutes": 60}
 GPU_NODES = {"name": "gpus", "device": "cuda", "gpu_name": "h100", "gpus_per_node": 4, "cpus_per_node": 64}
 GPU_NODES |= {"memory_mb_per_node": 512_000, "max_nodes": 4, "max_minutes": 60}
 # The site whose nodes `h100_2x2.json` describes.
-SITE = {"name": "somewhere", "description": "a cluster", "verified": "never", "partitions": [CPU_NODES, GPU_NODES]}
+SITE: dict[str, Any] = {"partitions": [CPU_NODES, GPU_NODES]}
 SITE |= {"confines_cpus": True, "node_disk": "$SLURM_TMPDIR", "environment": {"mode": "wheels", "torch": "cuda"}}
 # Two nodes with two processes each, of four CPUs.
 COMPARISON = {"strategy": "ddp", "nodes": 2, "devices_per_node": 2, "launcher": "srun", "cpus_per_task": 4}
@@ -31,41 +27,16 @@ CONFIG = {"repeats": 1, "memory_mb_per_node": 64_000, "strategy_folders": [str(F
 
 
 @cache
-def _checkout() -> tempfile.TemporaryDirectory[str]:
-    """The project's scripts and locks, with locks for stack deepspeed where there are none; removed at the end."""
-    folder = tempfile.TemporaryDirectory(prefix="planned-preflights-")
-    root = Path(folder.name)
-    (root / "scripts").symlink_to(ROOT / "scripts")
-    shutil.copytree(ROOT / "envs", root / "envs")
-    for build in ("", "-cuda"):
-        if not (lock := root / "envs" / f"deepspeed{build}.txt").exists():
-            shutil.copy(root / "envs" / f"torch{build}.txt", lock)
-    return folder
-
-
-def planned(
-    *comparisons: Mapping[str, Any], site: Mapping[str, Any] | None = None, config: Mapping[str, Any] | None = None
-) -> Plan:
-    """The plan of COMPARISON with what each of `comparisons` changes, on SITE with what `site` changes."""
-    root = Path(_checkout().name)
-    file = root / "somewhere.yaml"
-    file.write_text(yaml.safe_dump(SITE | dict(site or {})))
-    given = CONFIG | {"comparisons": [COMPARISON | c for c in comparisons]} | dict(config or {})
-    made = plan(load(given), root=root, site=load_site(str(file), root))
-    assert not made.skipped, made.skipped
-    return made
-
-
-@cache
 def _specification(changes: str) -> str:
     """The one preflight of a plan, as JSON of `preflight.json`; `changes` is JSON of comparison, site and config."""
     given = json.loads(changes)
-    with tempfile.TemporaryDirectory() as name:
-        made = planned(given.get("comparison", {}), site=given.get("site"), config=given.get("config"))
-        (run,) = made.preflights.values()
-        path = Path(name) / "preflight.json"
-        run.write(path, made.job(run))
-        return path.read_text(encoding="utf-8")
+    config = load(CONFIG | {"comparisons": [COMPARISON | given.get("comparison", {})]} | given.get("config", {}))
+    with tempfile.TemporaryDirectory() as folder:
+        site = site_in(Path(folder), **SITE | given.get("site", {}))
+    made = plan(config, site=site)
+    assert not made.skipped, made.skipped
+    (run,) = made.preflights.values()
+    return json.dumps(run.to_dict(made.job(run)))
 
 
 def recorded(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -12,25 +12,30 @@ from relay.spec.run import Run
 from relay.spec.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
-STRATEGY = '''"""A strategy for the planner, which reads it and never runs it."""
+STRATEGY = '''"""A strategy of a test's own, which is right: each process has the whole batch."""
+
+import os
+from contextlib import contextmanager
+from pathlib import Path
 
 from relay.strategies.base import Requirements, Strategy
 
 
-class Made(Strategy):
+class Own(Strategy):
     """Docstring."""
 
     requirements = Requirements({requirements})
 
-    def build(self) -> None:
+    def build(self, **options) -> None:
         self.build_whole()  # as the reference
+{more}
 '''
 
 
-def strategy_folder(folder: Path, name: str, requirements: str) -> str:
-    """Writes a strategy's file; returns its folder for the config."""
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.py").write_text(STRATEGY.format(requirements=requirements))
+def strategy_folder(folder: Path, name: str, requirements: str, more: str = "") -> str:
+    """Writes a strategy's file, with `more` (indented) in its class; returns its folder for the config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.py").write_text(STRATEGY.format(requirements=requirements, more=more))
     return str(folder)
 
 

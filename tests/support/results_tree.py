@@ -47,12 +47,12 @@ class Tree:
         write_json(self.root / path, value)
         return self.root / path
 
-    def skip(self, strategy: str, reason: str, *, task: str = "lenet-digits", **values: Any) -> None:
+    def skip(self, strategy: str, reason: str, **values: Any) -> None:
         """A setting that was skipped."""
         values = {"global_batch_size": 64, "epochs": 2.0, "steps_per_epoch": 22, "total_steps": 44} | values
         file = str(SCRIPTS / f"relay/strategies/{strategy}.py")
         chosen = {"strategy": strategy, "strategy_file": file, "evaluate_every_steps": 22}
-        its = shipped(task)
+        its = shipped("lenet-digits")
         skipped = made(Reference, id="", seed=0, task=its.task, dataset=its.dataset, **chosen, **values)
         setting = {name: value for name, value in asdict(skipped).items() if name not in ("id", "seed")}
         self.skipped.append({"setting": setting, "reasons": [reason]})

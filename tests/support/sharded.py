@@ -1,6 +1,6 @@
 """What the tests of sharded strategies train: short tasks, strategies at their start, made-up batches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,3 @@ def built(name: str, ranks: Ranks, task: BoundTask, **options: Any) -> Strategy:
 def batch(task: BoundTask, strategy: Strategy) -> Batch:
     """This rank's slice of eight samples of the training set."""
     return batches.chunks(task.example(SAMPLES), strategy.replica.count)[strategy.replica.index]
-
-
-def gradients(model: nn.Module) -> Mapping[str, torch.Tensor]:
-    """The whole gradients of a model's parameters, by name. Collective."""
-    from torch.distributed.tensor import DTensor
-
-    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in found.items()}

@@ -7,8 +7,8 @@ DEFAULT = "main"
 ENOUGH_MINUTES = 120
 
 
-def site_nodes(site: Site, each: int = 1) -> tuple[list[mini_slurm.Node], list[mini_slurm.Partition]]:
-    """What a site's file promises, with `each` nodes of a kind; its nameless partitions are Slurm's default."""
+def site_nodes(site: Site) -> tuple[list[mini_slurm.Node], list[mini_slurm.Partition]]:
+    """What a site's file promises, with a node of each kind; its nameless partitions are Slurm's default."""
     nodes: list[mini_slurm.Node] = []
     members: dict[str, list[str]] = {}
     minutes: dict[str, int] = {}
@@ -17,12 +17,10 @@ def site_nodes(site: Site, each: int = 1) -> tuple[list[mini_slurm.Node], list[m
         partition = p.name or DEFAULT
         whole[partition] = whole.get(partition, True) and p.whole_nodes
         minutes[partition] = max(minutes.get(partition, 0), p.max_minutes or ENOUGH_MINUTES)
-        for number in range(each):
-            gpus = {"gpus": p.gpus_per_node, "gpu_type": p.gpu_name or "fake"}
-            memory_mb = p.memory_mb_per_node or 4 * 64_000
-            name = f"{p.device}{kind}{number}"
-            nodes.append(mini_slurm.Node(name, cpus=p.cpus_per_node, memory_mb=memory_mb, **gpus))
-            members.setdefault(partition, []).append(nodes[-1].name)
+        gpus = {"gpus": p.gpus_per_node, "gpu_type": p.gpu_name or "fake"}
+        memory_mb = p.memory_mb_per_node or 4 * 64_000
+        nodes.append(mini_slurm.Node(f"{p.device}{kind}", cpus=p.cpus_per_node, memory_mb=memory_mb, **gpus))
+        members.setdefault(partition, []).append(nodes[-1].name)
     # As on many real clusters, one is the default, whether the site's file goes there or not.
     default = DEFAULT if DEFAULT in members else next(iter(members))
     return nodes, [

@@ -3,8 +3,9 @@
 import base64
 import hashlib
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
+
+import pytest
 
 
 def write_wheel(folder: Path, name: str, version: str, *needs: str, body: str = "") -> Path:
@@ -51,6 +52,9 @@ def simple_index(folder: Path) -> None:
         (folder / name / "index.html").write_text(f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>")
 
 
-def only(folder: Path) -> Mapping[str, str]:
-    """The variables with which pip looks into this folder alone."""
-    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": "/dev/null"}
+def only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Have pip look into this folder alone, and keep what it finds in a cache beside it."""
+    own = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": "/dev/null"}
+    for name, value in (own | {"XDG_CACHE_HOME": str(folder.parent / "cache")}).items():
+        monkeypatch.setenv(name, value)
+    return folder
