@@ -77,9 +77,7 @@ def test_a_declared_file_is_read_and_its_content_makes_the_data(tmp_path: Path) 
 
 
 @cases("refused")
-def test_a_mistake_is_one_line_with_its_place(
-    case: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line_with_its_place(case: dict[str, str], tmp_path: Path, monkeypatch) -> None:
     text, logged = text_of(case), list[Any]()
     monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handle", logged.append)
     told = refusal(looked, tmp_path, text)
@@ -92,9 +90,7 @@ def test_a_mistake_is_one_line_with_its_place(
 
 
 @pytest.mark.parametrize("needs", ["inputs.cuda()", "check(inputs.is_cuda)"])
-def test_for_want_of_a_gpu_the_card_says_what_to_do(
-    needs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_for_want_of_a_gpu_the_card_says_what_to_do(needs: str, tmp_path: Path, capsys) -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     check = "def check(is_cuda):\n    assert is_cuda\n\n\nclass Network"

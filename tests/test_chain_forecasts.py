@@ -1,9 +1,9 @@
 """At which steps a run's jobs end, what each time limit would mean, and what a plan costs."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,7 @@ def test_a_training_of_several_jobs() -> None:
     assert (found.startup_seconds, found.useful_seconds, found.between_seconds) == (240.0, 2000.0, 500.0)
     assert found.saving_seconds == 60.0
     assert found.allocated_seconds == 2800.0
-
-
-def test_work_that_fills_its_jobs_needs_no_further_one() -> None:
-    assert getattr(forecast(TIMES, 344, 10), "jobs", None) == 2  # 2 × 172
-    assert getattr(forecast(TIMES, 345, 10), "jobs", None) == 3
+    assert [forecast(TIMES, steps, 10).jobs for steps in (344, 345)] == [2, 3]  # 344 steps fill two
 
 
 def test_a_limit_without_time_for_a_step_makes_no_progress() -> None:
@@ -132,15 +128,11 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start; the plan stays as it was
 
 
-def test_steps_in_so_many_minutes() -> None:
+def test_minutes_that_hold_no_step_are_refused_with_the_fewest_that_do() -> None:
     length = Length(epochs=1, steps_per_epoch=2000, total_steps=2000, evaluate_every_steps=2000, warmup_steps=0)
-    steps = partial(segments.steps_in_a_job, length=length)
-    assert steps(Segment(minutes=10), seconds_per_step=0.5) == 840  # 600 s less a fifth, less 60 s to start
-    assert steps(Segment(minutes=2), seconds_per_step=36) == 1
-    with pytest.raises(
-        UserError, match=r"segment.minutes: 1 .*60 seconds to start and a step of 70 seconds.*at least 2\.8"
-    ):
-        steps(Segment(minutes=1), seconds_per_step=70)
+    assert segments.steps_in_a_job(Segment(minutes=2), length, 36) == 1
+    told = refusal(segments.steps_in_a_job, Segment(minutes=1), length, 70)
+    assert re.search(r"segment.minutes: 1 .*60 seconds to start and a step of 70 seconds.*at least 2\.8", told)
 
 
 # What a plan costs, and a budget of device-hours that it keeps to

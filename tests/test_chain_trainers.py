@@ -67,9 +67,7 @@ def evaluated(folder: Path) -> list[int]:
     ("of", "steps", "places", "part"),
     [("lightning", 24, "step-*", "trainer.ckpt"), ("huggingface", 12, "checkpoint-*", "manifest.json")],
 )
-def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
-    request: pytest.FixtureRequest, tmp_path: Path, of: str, steps: int, places: str, part: str
-) -> None:
+def test_stopped_killed_and_damaged_it_ends_bit_for_bit(request, tmp_path: Path, of, steps, places, part) -> None:
     """No other test kills a Trainer, or has Hugging Face's."""
     python, uncut, cut = request.getfixturevalue(of), tmp_path / "uncut", tmp_path / "cut"
     status, told = trained(python, of, uncut, ranks=2)
@@ -95,9 +93,7 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
     [("epoch", 13, 14), ("epoch", 15, 16), ("best", 14, 16)],
     ids=["within an epoch", "at its end, which the Trainer saves again", "after a step that is evaluated and no best"],
 )
-def test_a_stop_is_saved_beside_what_the_trainer_saves_itself(
-    huggingface: Path, tmp_path: Path, strategy: str, told_at: int, stops: int
-) -> None:
+def test_a_stop_is_saved_beside_what_the_trainer_saves_itself(huggingface, tmp_path, strategy, told_at, stops) -> None:
     python, uncut, cut = huggingface, tmp_path / "uncut", tmp_path / "cut"
     assert trained(python, "huggingface", uncut, STRATEGY=strategy)[0] == 0
     status, told = trained(python, "huggingface", cut, str(told_at), "SIGTERM", STRATEGY=strategy)

@@ -68,9 +68,7 @@ def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFi
     parsed(["-n", "--report", "x.html", "--report-after-run"])  # when there is something to report
 
 
-def test_from_a_folder_of_ones_own_the_projects_files_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_folder_of_ones_own_the_projects_files_are_named(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     line = refusal(parsed, ["-n", "--profile", "profiles/slurm"])
     assert line.startswith("--profile: 'profiles/slurm' is no folder with a config.yaml; ")

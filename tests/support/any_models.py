@@ -159,5 +159,4 @@ class ReadFirst(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size: torch.Tensor = self.first.weight.square().mean()
-        found: torch.Tensor = self.second(torch.tanh(self.first(x) * size))
-        return found
+        return self.second(torch.tanh(self.first(x) * size))

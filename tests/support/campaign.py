@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from chain_results import result
-from chain_runs import DROPOUT, Chain, finish
+from chain_runs import DROPOUT, EACH_STEP, Chain, finish
 from hooked import Hook, interpreter
 from kills import LONGEST_SECONDS, VICTIMS, Attempt, Campaign, Kill
 from living import until
@@ -28,8 +28,6 @@ SMALL = {"width": 16, "depth": 2, "heads": 4}
 GPT = spec("gpt-tiny", **SMALL, global_batch_size=8)
 MIXTURE = spec("gpt-moe-tiny", **SMALL, global_batch_size=8)
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
-# Every strategy's ranks save at each step, in the background, so that a kill at any step finds a save under way.
-EACH_STEP = "from relay.chain import peers\npeers.AGREE_SECONDS = 0.0"
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,6 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
 class StandIn:
     """A small dataset in a public one's format: description, archives and members by name, arrays."""
 
-    request: DatasetSpec
     source: Source
     archives: dict[str, bytes]
     members: dict[str, bytes]
@@ -121,7 +120,7 @@ def small_mnist() -> StandIn:
         Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
     )
     source = Source("mnist", read_mnist, "MNIST/raw", ("http://unused.invalid/",), described)
-    return StandIn(_request("mnist"), source, archives, members, arrays)
+    return StandIn(source, archives, members, arrays)
 
 
 def small_cifar() -> StandIn:
@@ -135,7 +134,7 @@ def small_cifar() -> StandIn:
     name = "cifar-10-python.tar.gz"
     described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
     source = Source("cifar10", read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
-    return StandIn(_request("cifar10"), source, {name: archive}, members, arrays)
+    return StandIn(source, {name: archive}, members, arrays)
 
 
 def known(name: str, content: bytes) -> KnownFile:
@@ -165,10 +164,6 @@ def _arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return found
 
 
-def _request(name: str) -> DatasetSpec:
-    return DatasetSpec(name=name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
-
-
 # What the tests of the dataset stage ask for, and what they look at
 
 
@@ -191,9 +186,8 @@ def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None
 def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
     """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
     its = stand_in.source
-    return prepare(
-        stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror, HASTY)), folder), output
-    )
+    wanted = DatasetSpec(name=its.name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
+    return prepare(wanted, lambda folder: _images.save(its.read(members(its, root, mirror, HASTY)), folder), output)
 
 
 def laid_out(stand_in: StandIn, root: Path) -> Path:
