@@ -97,11 +97,8 @@ def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> N
 
 
 def script(job: Job, jobs: int = 1, output: str = "/tmp/x-%j.log") -> str:
-    made = BatchScript(
-        name="relay-x", job=job, jobs=jobs, command=["python", "train.py", "--run", "a b"], folder=Path("/tmp"),
-        output=Path(output), comments=["Why."],
-    )  # fmt: skip
-    return made.render()
+    words: dict[str, Any] = {"command": ["python", "train.py", "--run", "a b"], "comments": ["Why."]}
+    return BatchScript(name="relay-x", job=job, jobs=jobs, folder=Path("/tmp"), output=Path(output), **words).render()
 
 
 def test_the_block_asks_for_everything_that_the_job_declares() -> None:
@@ -128,10 +125,8 @@ def test_a_chains_job_that_has_saved_in_time_has_done_its_part(tmp_path: Path, t
     (tmp_path / "python").chmod(0o755)
     text = script(Job(memory_mb=1, minutes=5), jobs=3)
     assert "#SBATCH --array=1-3%1" in text
-    done = subprocess.run(
-        ["bash", "-c", text], env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)}
+    done = subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (expected, f"train.py --run a b --attempt {task}")
 
 

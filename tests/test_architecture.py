@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pages import blocks
+from pages import ROOT, blocks
 from relay.spec.identity import module_sources
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 PACKAGE = SCRIPTS / "relay"
 ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
@@ -131,9 +130,8 @@ def test_one_place_is_changed(copy: Path, row: dict[str, Any]) -> None:
     path.write_text(f"{text[:at]}{row['added']}\n{text[at:]}")
     environment = os.environ | {"PYTHONPATH": f"{copy / 'scripts'}:{ROOT / 'tests/support'}"}
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", row["asked"]], cwd=copy, env=environment, capture_output=True, text=True, check=False
-        )
+        program = [sys.executable, "-c", row["asked"]]
+        ended = subprocess.run(program, cwd=copy, env=environment, capture_output=True, text=True)
     finally:
         path.write_text(text)
     assert ended.returncode == 0, ended.stderr

@@ -191,11 +191,9 @@ def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> N
 
 def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Path) -> None:
     """Whoever caches a table of positions would get that of the meta device, or torch's fake one."""
-    keeps = (
-        "@functools.lru_cache\ndef places(device):\n    return torch.arange(4, device=device) / 4\n\n\nclass Network"
-    )
+    keeps = "@functools.lru_cache\ndef places(device):\n    return torch.arange(4, device=device) / 4\n\n\n"
     forward = PLACES["forward"].replace("(inputs)", "(inputs + places(inputs.device))")
-    found = looked(tmp_path, edited(forward=forward).replace("class Network", keeps))
+    found = looked(tmp_path, edited(forward=forward).replace("class Network", f"{keeps}class Network"))
     assert found.warnings == ()
     assert found.task.card.mean_difference == 0
 

@@ -41,14 +41,12 @@ def after_a_signal() -> Interruption:
     return Interruption(saved=lambda: 7)
 
 
-def before_the_time_is_over() -> Interruption:
+def before_the_end() -> Interruption:
     """What was told to end by the clock."""
     return Interruption(end_time=time.time() + signals.SPARE_SECONDS + 0.2, margin_seconds=60.0, saved=lambda: 0)
 
 
-@pytest.mark.parametrize(
-    ("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_time_is_over, 0, "no step")]
-)
+@pytest.mark.parametrize(("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_end, 0, "no step")])
 def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(told, saved, which, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))

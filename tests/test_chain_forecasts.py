@@ -24,8 +24,7 @@ from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
 from relay.spec.run import Run
-from relay.spec.site import load_site
-from slurm_runs import PARTITIONS, site_file
+from slurm_runs import PARTITIONS, site_in
 from summaries import left_records
 
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -54,9 +53,7 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
     run = only(CPU, device="cpu")
     leave(tmp_path, run, [(30.0, 2.0, 8.0, 100), (40.0, 3.0, 4.0, 100)])
     found = job_times.of_run(tmp_path / "checkpoints" / run.id)
-    expected = JobTimes(
-        seconds_per_step=2.0, startup_seconds=30.0, between_seconds_per_step=0.05, saving_seconds=8.0, jobs=1
-    )
+    expected = replace(TIMES, startup_seconds=30.0, between_seconds_per_step=0.05, saving_seconds=8.0, jobs=1)
     assert found == [expected, replace(expected, seconds_per_step=3.0, startup_seconds=40.0, saving_seconds=4.0)]
     mean, slowest = job_times.mean(found), job_times.slowest(found)
     assert (mean.seconds_per_step, mean.startup_seconds, mean.saving_seconds, mean.jobs) == (2.5, 35.0, 6.0, 2)
@@ -145,7 +142,7 @@ PRICE = {"gpu_hour": 2.0, "cpu_hour": 0.1, "currency": "CHF"}
 def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> Plan:
     """Five repeats on one CPU: 5 runs, a gate, a reference and a spot check, an hour each; on a site a preflight."""
     given = {"repeats": 5, "device": "cpu", "comparisons": [CPU], **keys}
-    known = load_site(str(site_file(results, **site)), ROOT) if site is not None else None
+    known = site_in(results, **site) if site is not None else None
     return plan(load(given), root=ROOT, site=known, results=results, may="look", gpus=0, cpus=8)
 
 

@@ -129,9 +129,7 @@ def test_a_scaler_that_was_off_and_is_on_is_one_line() -> None:
     for step, _ in run.steps([1]):
         run.after(step)
     run._lock.close()
-    with pytest.raises(
-        ChainError, match="scaler cannot go on with what was saved: RuntimeError: The source state dict is"
-    ):
+    with pytest.raises(ChainError, match="scaler cannot go on with what was saved: RuntimeError: The source state"):
         resume(model=nn.Linear(1, 1), scaler=torch.amp.GradScaler("cpu"))
 
 

@@ -9,11 +9,10 @@ import pytest
 
 from living import until
 from mini_slurm import UNFINISHED, MiniSlurm
-from pages import block, blocks, masked
+from pages import ROOT, block, blocks, masked
 
 pytestmark = pytest.mark.slow
 PAGE = "docs/make-your-script-a-chain.md"
-ROOT = Path(__file__).resolve().parents[1]
 STOPS = """'echo "{\\"step\\": 1, \\"reason\\": \\"\\"}" > $RELAY_CHAIN_NOTE; exit 1'"""  # as torchrun ends
 
 

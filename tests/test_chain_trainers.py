@@ -25,10 +25,24 @@ from relay.chain import ChainError, peers
 from relay.environments.versioned import site_packages
 from relay.process.ranks import Ranks
 
-pytest_plugins = ["huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("transformers==5.23.0", "accelerate==1.15.0")
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with Hugging Face's transformers and this one's packages."""
+    python, inside = empty(tmp_path_factory.mktemp("huggingface"))
+    for number, options in enumerate(((), ("--no-deps",))):  # accelerate alone, for it would bring another torch
+        wanted = ["install", "--quiet", *options, "--target", str(inside), VERSIONS[number]]
+        done = subprocess.run([sys.executable, "-m", "pip", *wanted], capture_output=True, text=True)
+        if "No matching distribution" in done.stderr:
+            pytest.skip(f"the package index has no {VERSIONS[number]}")
+        assert done.returncode == 0, done.stderr
+    link(inside, Path(sysconfig.get_path("purelib")))
+    return python
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +212,8 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_training(tmp_path: Path) -> No
 def _on_a_full_disk(ranks: Ranks, folder: Path) -> None:
     """The rank that does not write waits in the Trainer's barrier."""
     os.chdir(folder)
-    sys.modules.update(
-        {package: SimpleNamespace(**dict.fromkeys(names, object)) for package, names in STAND_INS.items()}
-    )
+    for package, names in STAND_INS.items():
+        sys.modules[package] = SimpleNamespace(**dict.fromkeys(names, object))
     (chain, _), full = begun(importlib.import_module("relay.chain.lightning").ChainCallback), [True, False, True, True]
 
     def save_checkpoint(path: Path, weights_only: bool) -> None:

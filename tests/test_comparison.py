@@ -124,12 +124,9 @@ def test_strong_scaling_is_against_itself_on_the_fewest_devices(tree: Tree) -> N
     assert rows["cpu", 1]["scaling_efficiency"] is None
 
 
-@pytest.mark.parametrize(
-    ("smaller", "larger"),
-    [({}, {"global_batch_size": 96}), ({"verdict": REFUSED}, {})],
-    ids=["more than the size differs", "it is struck out"],
-)
+@pytest.mark.parametrize(("smaller", "larger"), [({}, {"global_batch_size": 96}), ({"verdict": REFUSED}, {})])
 def test_no_efficiency_beside_what_cannot_be_compared(tree: Tree, smaller: dict, larger: dict) -> None:
+    """More than the size differs; or the smaller one is struck out."""
     tree.setting("ddp", [200.0, 200.0], devices_per_node=2, **smaller)
     tree.setting("ddp", [300.0, 300.0], devices_per_node=4, **larger)
     assert [row["scaling_efficiency"] for row in tree.rows()] == [None, None]
@@ -215,11 +212,7 @@ def spot_checked(tree: Tree, runs: list[str], *statuses: str) -> None:
     tree.more = {"spot_checks": True}
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [None, {"equivalent": False, "unprovable": "the loss is no mean"}],
-    ids=["proven", "nothing can prove it"],
-)
+@pytest.mark.parametrize("verdict", [None, {"equivalent": False, "unprovable": "the loss is no mean"}])
 def test_a_failed_spot_check_strikes_its_setting_out(tree: Tree, verdict: dict[str, Any] | None) -> None:
     tree.setting("cpu", [100.0, 101.0])
     spot_checked(tree, tree.setting("ddp", [900.0, 901.0], verdict=verdict), "passed", "failed")

@@ -48,10 +48,8 @@ class Slurm:
 
     def lists(self, *jobs: str, one: str = FORGOTTEN) -> None:
         """The queue: of each job its id, state, reason and comment; and the answer to the question for one job."""
-        rows = "".join(
-            "printf '%s\\037relay\\037%s\\037/\\037%s\\037%s\\037\\n' {0} {1} {3} {2}; ".format(*job.split(), *"--")
-            for job in jobs
-        )
+        row = r"printf '%s\037relay\037%s\037/\037%s\037%s\037\n' {0} {1} {3} {2}; "
+        rows = "".join(row.format(*job.split(), *"--") for job in jobs)
         self.does("squeue", f'case "$*" in *--jobs=*) {one};; esac; echo Welcome to c1; {rows}')
 
     def calls(self) -> list[str]:

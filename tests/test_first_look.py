@@ -109,10 +109,8 @@ def test_a_home_folder_that_takes_no_writing_is_one_line(folder: Path) -> None:
     (folder / "full").write_text("")
     told = os.environ | {"PYTHONPATH": str(PLUGINS), "HOME": str(folder / "full"), "XDG_CACHE_HOME": ""}
     done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, check=False)
-    line = (
-        f"error: {folder}/full/.cache/snakemake: Snakemake's cache cannot be written: Not a directory; free it or its "
-    )
-    assert done.stderr == f"{line}quota, or name a folder of yours on another disk in XDG_CACHE_HOME\n"
+    line = "Snakemake's cache cannot be written: Not a directory; free it or its quota, or name a folder of yours on"
+    assert done.stderr == f"error: {folder}/full/.cache/snakemake: {line} another disk in XDG_CACHE_HOME\n"
 
 
 @pytest.mark.usefixtures("open_umask")

@@ -112,9 +112,8 @@ def small_mnist() -> StandIn:
         images, labels = arrays[f"{split}-inputs"], arrays[f"{split}-targets"]
         header = struct.pack(">4I", 0x803, len(images), 28, 28)
         members[f"{prefix}-images-idx3-ubyte"] = header + images.tobytes()
-        members[f"{prefix}-labels-idx1-ubyte"] = (
-            struct.pack(">2I", 0x801, len(labels)) + labels.astype(np.uint8).tobytes()
-        )
+        header = struct.pack(">2I", 0x801, len(labels))
+        members[f"{prefix}-labels-idx1-ubyte"] = header + labels.astype(np.uint8).tobytes()
     archives = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in members.items()}
     described = tuple(
         Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
@@ -178,9 +177,9 @@ def make_digits(folder: Path) -> None:
     _images.save(generate.digits(DIGITS.test_count), folder)
 
 
-def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None:
+def make_synthetic(folder: Path) -> None:
     """Images of 3 x 16 x 20 pixels in five classes."""
-    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, test_count)
+    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, SYNTHETIC.test_count)
 
 
 def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
