@@ -1,7 +1,5 @@
 """What all tests share."""
 
-from __future__ import annotations
-
 import gc
 import os
 import secrets
@@ -11,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -31,13 +29,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Some machines set one of these for all programs: tests plan runs without them.
 for name in filter(arithmetic.counts, [*os.environ]):
     del os.environ[name]
-
-if TYPE_CHECKING:
-    from chain_runs import Bench
-    from checkpointed import Checkpoints, Training
-    from gate_runs import Gates
-    from relay.process.ranks import Ranks
-    from results_tree import Tree
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -117,34 +108,27 @@ def slurm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _idle_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test left on the cluster is gone before the next one."""
+def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test changes of this process, or leaves on the cluster, is put back before the next one."""
+    # As in a gate: several threads on few cores would wait for each other most of the time.
+    if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
+        torch.set_num_threads(1)
+    before = signal.getsignal(signal.SIGTERM)
     yield
+    # A command that a test calls in this process may set a handler, which the next test's forks would inherit.
+    signal.signal(signal.SIGTERM, before)
+    # A job that a test runs in this process names its attempt here; the next test's belong to none.
+    os.environ.pop(ATTEMPT, None)
     if "cluster" in request.fixturenames:
         request.getfixturevalue("cluster").tidy()
 
 
 @pytest.fixture(scope="module")
-def gates(tmp_path_factory: pytest.TempPathFactory) -> Gates:
+def gates(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A module's gates; what they share with others, the session has made once."""
     from gate_runs import Gates  # with torch
 
     return Gates(tmp_path_factory.mktemp("gates"), session_folder(tmp_path_factory) / "gates")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    """As in a gate: several threads on few cores would wait for each other most of the time."""
-    if torch := sys.modules.get("torch"):  # not all tests need it, and it takes seconds
-        torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def handler_of_sigterm() -> Iterator[None]:
-    """A command that a test calls in this process may set one, which the next test's forks would inherit."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -161,13 +145,6 @@ def open_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-@pytest.fixture(autouse=True)
-def _no_attempt() -> Iterator[None]:
-    """A job that a test runs in this process names its attempt here; the next test's belong to none."""
-    yield
-    os.environ.pop(ATTEMPT, None)
 
 
 # Fixtures of modules in `support`, imported when a test asks for them: most come with torch
@@ -197,7 +174,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, prepared: Path) -> Iterator[Any]:
     """Where a test's runs live; no process of theirs outlives the test."""
     from chain_runs import Bench
 
@@ -209,7 +186,7 @@ def bench(tmp_path: Path, prepared: Path) -> Iterator[Bench]:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
+def ranks() -> Iterator[Any]:
     """This process alone, with real process groups."""
     import torch.distributed as dist
 
@@ -220,7 +197,7 @@ def ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture
-def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
+def checkpoints(tmp_path: Path, ranks: Any) -> Any:
     """A run's folder, without a checkpoint."""
     from checkpointed import Checkpoints
 
@@ -229,7 +206,7 @@ def checkpoints(tmp_path: Path, ranks: Ranks) -> Checkpoints:
 
 
 @pytest.fixture
-def training(ranks: Ranks, prepared: Path) -> Training:
+def training(ranks: Any, prepared: Path) -> Any:
     """A training at its start."""
     from checkpointed import Training
 
@@ -266,7 +243,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path) -> Any:
     """A results folder without results."""
     from results_tree import Tree
 
@@ -274,7 +251,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 @pytest.fixture(scope="session")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+def full(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A comparison with everything in it; not to be changed."""
     import results_tree
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from relay.comparison.request import Request, request
-from relay.run_folder.places import Places
 from relay.run_folder.summary import Summary
 from relay.slurm.batch_script import BatchScript
 from relay.spec.job import Job
@@ -20,14 +19,10 @@ from results_tree import REFUSED, Tree
 STEPS = 44 * 64  # samples of a run
 
 
-def run_of(tree: Tree, identity: str) -> Run:
-    return Run.read(tree.root / "runs" / identity / "run.json")
-
-
 def asked(tree: Tree, job: Job | None = None, *, speed: float = 100.0, **changes: Any) -> Request:
     longer = {name: changes.pop(name) for name in ("least_minutes", "times") if name in changes}
     (identity,) = tree.setting("cpu", [speed], **changes)
-    run = run_of(tree, identity)
+    run = Run.read(tree.root / "runs" / identity / "run.json")
     summary = Summary.of(json.loads((tree.root / f"runs/{identity}/summary.json").read_text()))
     return request(run, [summary], job, **longer)
 
@@ -102,11 +97,8 @@ def test_a_training_longer_than_the_queues_jobs_becomes_a_chain(tree: Tree) -> N
 
 
 def script(job: Job, jobs: int = 1, output: str = "/tmp/x-%j.log") -> str:
-    made = BatchScript(
-        name="relay-x", job=job, jobs=jobs, command=["python", "train.py", "--run", "a b"], folder=Path("/tmp"),
-        output=Path(output), comments=["Why."],
-    )  # fmt: skip
-    return made.render()
+    words: dict[str, Any] = {"command": ["python", "train.py", "--run", "a b"], "comments": ["Why."]}
+    return BatchScript(name="relay-x", job=job, jobs=jobs, folder=Path("/tmp"), output=Path(output), **words).render()
 
 
 def test_the_block_asks_for_everything_that_the_job_declares() -> None:
@@ -127,18 +119,14 @@ def test_the_block_asks_for_everything_that_the_job_declares() -> None:
 
 
 @pytest.mark.parametrize(("task", "status", "expected"), [(1, 75, 0), (3, 75, 75)])
-def test_a_chains_job_that_has_saved_in_time_has_done_its_part(
-    tmp_path: Path, task: int, status: int, expected: int
-) -> None:
+def test_a_chains_job_that_has_saved_in_time_has_done_its_part(tmp_path: Path, task, status, expected) -> None:
     """Status 75 is an interruption. It is a failure of the last job alone, after which nothing goes on."""
     (tmp_path / "python").write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
     (tmp_path / "python").chmod(0o755)
     text = script(Job(memory_mb=1, minutes=5), jobs=3)
     assert "#SBATCH --array=1-3%1" in text
-    done = subprocess.run(
-        ["bash", "-c", text], env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": str(task)}
+    done = subprocess.run(["bash", "-c", text], env=variables, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (expected, f"train.py --run a b --attempt {task}")
 
 
@@ -156,7 +144,6 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     speed = told["recommended"]["samples_per_second"]
     assert speed["low"] < speed["value"] < speed["high"]
     assert told["runner_up"]["setting"] == "slow"
-    assert told["runner_up"]["relative_training_speed"]["value"] == pytest.approx(0.9, rel=1e-3)
     assert [each["category"] for each in told["left_out"]] == ["struck out"]
     text = (tree.root / "recommendation.sbatch").read_text()
     assert set(told["sbatch"]) <= set(text.splitlines())
@@ -166,20 +153,13 @@ def test_the_files_are_written_and_say_what_was_decided(tree: Tree) -> None:
     assert f"scripts/main.py export --run recommended-fast --results {tree.root.resolve()} --output model" in text
     assert f"Its checkpoints will be in {tree.root.resolve()}/checkpoints/recommended-fast." in text
     assert f"--run recommended-fast --first 0 --last 44 --results {tree.root.resolve()}" in text
-
-
-@pytest.mark.slow
-def test_the_recommended_run_is_ready_to_be_trained_and_is_started_once(tree: Tree) -> None:
-    """It is none of the comparison's, has what `relay train` reads, and goes on where the comparison is made again."""
-    tree.setting("cpu", [1000.0, 1001.0, 999.0], name="fast")
+    # The recommended run is none of the comparison's, and goes on where that is made again.
+    run = tree.root / "runs" / "recommended-fast"
+    assert Run.read(run / "run.json").seed == 1
+    started = (run / "start.json").read_text()
     assert tree.compare() == 0
-    places = Places(tree.root, "recommended-fast")
-    run = Run.read(places.run / "run.json")
-    assert (run.id, run.setting_id, run.seed) == ("recommended-fast", "fast", 1)
-    started = (places.run / "start.json").read_text()
-    assert tree.compare() == 0
-    assert (places.run / "start.json").read_text() == started
-    assert len(tree.rows()) == 1
+    assert (run / "start.json").read_text() == started
+    assert len(tree.rows()) == 3
 
 
 def test_with_nothing_to_recommend_the_script_says_why_and_fails(tree: Tree) -> None:

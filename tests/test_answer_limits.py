@@ -23,11 +23,9 @@ def test_the_answer_is_for_so_many_epochs_as_are_asked_for(tree: Tree) -> None:
         tree.rules = {"epochs": epochs}
         answer = tree.answer()
         assert best(answer) == wanted
-        assert answer.request
         assert f"for {epochs} epochs, " in answer.request.time_why
         assert words.told("sentence", answer).startswith(f"For {epochs} epochs of lenet-digits, cpu (")
         found = recommendation(answer, tree.root)
-        assert found
         assert (found.run.length.epochs, found.run.length.total_steps) == (epochs, 22 * epochs)
 
 
@@ -59,17 +57,11 @@ def test_a_setting_near_a_limit_makes_the_answer_uncertain_on_either_side_of_it(
         ({"deadline_hours": 11 / 3600}, "four", "is recommended as the cheapest within 0.00305556 h. "),
         ({"budget": 1.0}, "four", "is recommended as the fastest within 1 core-hours. "),
         ({"budget": 35 / 3600}, "two", "is recommended as the fastest within 0.00972222 core-hours. "),
-        (
-            {"budget": 35 / 36000, "price": {"cpu_hour": 0.1}},
-            "two",
-            "is recommended as the fastest within 0.000972222 EUR. ",
-        ),
+        ({"budget": 35 / 36000, "price": {"cpu_hour": 0.1}}, "two", "as the fastest within 0.000972222 EUR. "),
         ({"deadline_hours": 1 / 3600}, "none", "no setting keeps to the limits."),
     ],
 )
-def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
-    tree: Tree, limits: dict[str, Any], wanted: str, why: str
-) -> None:
+def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(tree: Tree, limits, wanted, why) -> None:
     """One core takes 28 s, two take 17 s (35 core-seconds) and four 10.4 s (42)."""
     for name, count, speed in (("one", 1, 100.0), ("two", 2, 162.0), ("four", 4, 270.0)):
         speeds = [speed, 1.002 * speed, 0.998 * speed, speed, speed]
@@ -79,9 +71,7 @@ def test_a_deadline_asks_for_the_cheapest_and_a_budget_for_the_fastest(
     assert (best(answer) if answer.best else "none") == wanted
     assert why in words.told("sentence", answer)
     if wanted == "none":
-        assert "cpu (1 proc, 1 thread, resident): beyond a limit: it takes 0.00782 h, of 0.00027" in words.told(
-            "certainty", answer
-        )
+        assert "beyond a limit: it takes 0.00782 h, of 0.00027" in words.told("certainty", answer)
 
 
 def test_what_a_limit_leaves_out_was_measured(tree: Tree) -> None:
@@ -102,9 +92,7 @@ def test_what_a_limit_asks_for_is_told_beside_what_it_left_out(tree: Tree) -> No
         speeds = [speed, 1.002 * speed, 0.998 * speed]
         tree.setting("cpu" if count == 1 else "ddp", speeds, name=name, devices_per_node=count)
     tree.rules = {"deadline_hours": 20 / 3600}
-    assert "Your limit is 100 % (`answer.deadline_hours`: the cheapest is asked for), so 2 CPU cores are" in told(
-        tree.answer()
-    )
+    assert "Your limit is 100 % (`answer.deadline_hours`: the cheapest is asked for), so 2" in told(tree.answer())
 
 
 def test_the_limit_is_told_only_of_what_it_leaves_out(tree: Tree) -> None:
@@ -172,7 +160,6 @@ def test_the_repeat_that_decides_is_named_with_the_command_that_measures_it_agai
     tree.setting("cpu", [1000.0, 1010.0, 990.0], name="other", loader="dataloader")
     answer = tree.answer()
     assert best(answer) == "other"
-    told = "Without repeat 3 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 proc, 1 thread, "
-    assert f"{told}resident) would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in words.told(
-        "certainty", answer
-    )
+    certainty = words.told("certainty", answer)
+    assert "Without repeat 3 of cpu (1 proc, 1 thread, resident), which is far from its others, cpu (1 " in certainty
+    assert f" would be recommended. Measure it again: `rm -r results/runs/{ids[2]}`" in certainty

@@ -31,6 +31,14 @@ class Task(relay.Task):
     def optimizer(self, parameters):
         return torch.optim.SGD(parameters, self.learning_rate, momentum=0.9)
 """
+# What it has unless its own text says otherwise.
+NUMBERS = """
+    def datasets(self, folder):
+        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (128, 16)]
+
+    def loss(self, outputs, batch):
+        return F.cross_entropy(outputs, batch[1])
+"""
 # As in Hugging Face's models: a norm that computes in float32, a matrix that takes it, and a loss of float32.
 LOWERED = """
     def datasets(self, folder):
@@ -72,9 +80,6 @@ AUTOCASTING = """
 """
 # Most of its work is that of its weights, and not of its samples.
 MADE_WEIGHTS = """
-    def datasets(self, folder):
-        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (128, 16)]
-
     def model(self):
         class Adapted(nn.Linear):
             def __init__(self, width):
@@ -85,15 +90,9 @@ MADE_WEIGHTS = """
                 return F.linear(x, self.weight + self.up @ self.down.T, self.bias)
 
         return nn.Sequential(Adapted(12), nn.Tanh(), Adapted(12), nn.Tanh(), nn.Linear(12, 3))
-
-    def loss(self, outputs, batch):
-        return F.cross_entropy(outputs, batch[1])
 """
 # Its loss calls the model again, for a penalty on the gradients of its inputs.
 CALLED_AGAIN = """
-    def datasets(self, folder):
-        return [TensorDataset(numbers(n, 12), torch.arange(n) % 3) for n in (64, 16)]
-
     def model(self):
         self.net = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
         return self.net
@@ -120,9 +119,7 @@ OF_OUTPUTS = OF_OUTPUTS.replace(".requires_grad_()", "").replace(
 )
 OF_OUTPUTS = OF_OUTPUTS.replace("self.net(x).logsumexp(1)", "x.logsumexp(1)")
 # Its forward pass takes gradients where it trains, as for forces; and a penalty that is no mean.
-FORCES = (
-    CALLED_AGAIN.partition("    def model")[0]
-    + """
+FORCES = """
     def model(self):
         class Forces(nn.Linear):
             def forward(self, x):
@@ -132,16 +129,12 @@ FORCES = (
                 return torch.stack([energy, 2 * energy, -energy], 1)
 
         return Forces(12, 3)
-
-    def loss(self, outputs, batch):
-        return F.cross_entropy(outputs, batch[1])
 """
-)
-PENALISED = FORCES.replace(
-    "return F.cross_entropy(outputs, batch[1])",
-    "penalty = outputs.var() if torch.is_grad_enabled() else 0.0\n        "
-    "return F.cross_entropy(outputs, batch[1]) + penalty",
-)
+PENALISED = f"""{FORCES}
+    def loss(self, outputs, batch):
+        penalty = outputs.var() if torch.is_grad_enabled() else 0.0
+        return F.cross_entropy(outputs, batch[1]) + penalty
+"""
 # It autocasts only where it evaluates.
 EVALUATING = AUTOCASTING.replace("torch.bfloat16):", "torch.bfloat16, enabled=not self.training):")
 SEGMENTATION = """
@@ -160,7 +153,7 @@ SEGMENTATION = """
 def written(folder: Path, text: str) -> Any:
     """The specification of a task's file with this text."""
     file = folder / f"own_{abs(hash(text))}.py"
-    file.write_text(HEAD + text)
+    file.write_text(HEAD + NUMBERS + text)
     return spec(str(file))
 
 
@@ -190,17 +183,13 @@ def test_a_right_training_is_proven(text: str, strategy: str, note: str, tmp_pat
 def test_a_look_tells_whether_a_loss_takes_gradients_through_the_model(
     text: str, through: bool, tmp_path: Path
 ) -> None:
-    file = tmp_path / "again.py"
-    file.write_text(HEAD + text)
-    card = look("again", str(file), {}, Data(datasets=tmp_path)).task.card
+    card = look("again", written(tmp_path, text).file, {}, Data(datasets=tmp_path)).task.card
     assert (card.mean_difference, card.unrepeatable, card.differentiates) == (0.0, "", through)
 
 
 @pytest.mark.parametrize(("text", "is_mean"), [(FORCES, True), (PENALISED, False)], ids=["forces", "a penalty"])
 def test_a_loss_is_looked_at_with_gradients(text: str, is_mean: bool, tmp_path: Path) -> None:
-    file = tmp_path / "forces.py"
-    file.write_text(HEAD + text)
-    found = look("forces", str(file), {}, Data(datasets=tmp_path))
+    found = look("forces", written(tmp_path, text).file, {}, Data(datasets=tmp_path))
     assert not any("cannot be seen" in each for each in found.warnings)
     assert (found.task.card.mean_difference == 0) is is_mean
     assert found.task.card.differentiates

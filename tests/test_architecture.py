@@ -1,5 +1,6 @@
 """What docs/architecture.md says: who imports what, how little a job imports, and where something is added."""
 
+import ast
 import os
 import re
 import shutil
@@ -13,27 +14,24 @@ from typing import Any
 import pytest
 import yaml
 
-from pages import blocks
+from pages import ROOT, blocks
+from relay.spec.identity import module_sources
 
-ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 PACKAGE = SCRIPTS / "relay"
 ALONE = "chain"  # also copied beside a script, under another name: it names its own files by relative imports
 
 
-def imports(path: Path, *, types: bool = False) -> Iterator[tuple[str, bool]]:
-    """The modules that a file imports, and whether that is at once: not in a function; with those for types alone?"""
-    left_out = r'(?m)(?s:""".*?""")' + ("" if types else r"|^if TYPE_CHECKING:\n(?:(?:    .*)?\n)+")
-    text = re.sub(left_out, "", path.read_text())
-    for indent, module in re.findall(r"(?m)^( *)import ([\w.]+)", text):
-        yield module, not indent
-    for indent, near, module, names in re.findall(r"(?m)^( *)from (\.*)([\w.]*) import (\([^)]*\)|.+)", text):
-        package = ".".join(path.parent.relative_to(SCRIPTS).parts) + "." if near else ""
-        yield package + module, not indent
-        for name in re.findall(r"\w+", names):
-            yield f"{package}{module}.{name}", not indent
-    for module in re.findall(r'import_module\("([\w.]+)"', text):
-        yield module, False
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """What a file imports, beginning with its dots where that is relative; and whether at once: not in a function."""
+    text = path.read_text()
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
+            around = "." * getattr(node, "level", 0) + (f"{module}." if module else "")
+            yield from ((around + each.name, node in tree.body) for each in node.names)
+    yield from ((module, False) for module in re.findall(r'import_module\("([\w.]+)"', text))
 
 
 # Downwards
@@ -46,10 +44,10 @@ def layers() -> list[str]:
 
 def upward(order: list[str], path: Path) -> list[str]:
     """The imports of a file that lead above its own package, or have a form that is not for it."""
-    own, text = path.relative_to(PACKAGE).parts[0], path.read_text()
-    unfit = r"(?m)^ *(?:from \.\.|from relay|import relay).*" if own == ALONE else r"(?m)^ *from \..*"
-    inner = [module.split(".")[1] for module, _ in imports(path, types=True) if module.startswith("relay.")]
-    return [*re.findall(unfit, text), *(name for name in inner if order.index(name) < order.index(own))]
+    own, names = path.relative_to(PACKAGE).parts[0], [name for name, _ in imports(path)]
+    unfit = [name for name in names if name.startswith(("..", "relay") if own == ALONE else ".")]
+    inner = [name.split(".")[1] for name in names if name.startswith("relay.")]
+    return [*unfit, *(name for name in inner if order.index(name) < order.index(own))]
 
 
 def test_the_table_names_every_package_once() -> None:
@@ -66,7 +64,7 @@ def test_every_import_runs_downwards() -> None:
 
 # Loaded by their names, beside what these import.
 NAMED = ("strategies", "tasks")
-ALWAYS = {"torch", "numpy"}
+ALWAYS = {"torch", "numpy", "relay", ""}  # the last one is a relative import's
 # The docs name each, and preflight looks for it where a run needs it; without pynvml, figures are left out.
 WHERE_NEEDED = {
     "torchvision": ("datasets/vision.py", "preflight/devices.py"),
@@ -76,9 +74,11 @@ WHERE_NEEDED = {
     "horovod": ("strategies/horovod.py", "process/meeting.py"),
     "psutil": "strategies/horovod.py",  # a dependency of Horovod's own
     "pynvml": "process/gpus.py",
+    "requests": "datasets/download.py",
+    "urllib3": "datasets/download.py",
 }
-# In functions that only the driver and the dataset stage call.
-DRIVERS = re.compile(r"(spec/(strategy_files|messages)|datasets/(generate|download))\.py later")
+# In functions that only the driver and the dataset stage call. Such a function alone imports what downloads.
+DRIVERS = ("spec/strategy_files.py", "spec/messages.py", "datasets/generate.py")
 
 
 def entries() -> list[Path]:
@@ -92,28 +92,15 @@ def entries() -> list[Path]:
 
 def test_a_job_imports_little_beside_torch() -> None:
     """Every import is followed, from every program of a job and every file that it loads by its name."""
-    found: dict[str, set[str]] = {}
-    queue, known = [(path, True) for path in entries()], set()
-    while queue:
-        path, reached = queue.pop()
-        if (path, reached) in known:
-            continue
-        known.add((path, reached))
+    files = module_sources(ROOT, *(".".join(path.relative_to(PACKAGE).with_suffix("").parts) for path in entries()))
+    assert len(files) > 100  # it was followed
+    for path in files:
+        place = str(path.relative_to(PACKAGE))
         for name, at_once in imports(path):
             top = name.split(".")[0]
-            place = SCRIPTS.joinpath(*name.split("."))
-            inner = [file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()]
-            queue += [(file, reached and at_once) for file in inner]
-            if top != "relay" and top not in sys.stdlib_module_names:
-                later = "" if reached and at_once else " later"
-                found.setdefault(top, set()).add(f"{path.relative_to(SCRIPTS / 'relay')}{later}")
-    assert len(known) > 100  # it was followed
-    assert found.keys() >= ALWAYS
-    for name, places in found.items():
-        others = {place for place in places if not DRIVERS.fullmatch(place)}
-        if name not in ALWAYS and others:
-            assert name in WHERE_NEEDED, f"{name} is imported by {others}"
-            assert all(place.startswith(WHERE_NEEDED[name]) for place in others), f"{name}: {others}"
+            assert not at_once or "datasets.download" not in name, place
+            if top not in sys.stdlib_module_names | ALWAYS and (at_once or place not in DRIVERS):
+                assert place.startswith(WHERE_NEEDED.get(top, ())), f"{place} imports {name}"
 
 
 # The table "to add": one place is changed, in a copy of the package, and the rest follows
@@ -143,9 +130,8 @@ def test_one_place_is_changed(copy: Path, row: dict[str, Any]) -> None:
     path.write_text(f"{text[:at]}{row['added']}\n{text[at:]}")
     environment = os.environ | {"PYTHONPATH": f"{copy / 'scripts'}:{ROOT / 'tests/support'}"}
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", row["asked"]], cwd=copy, env=environment, capture_output=True, text=True, check=False
-        )
+        program = [sys.executable, "-c", row["asked"]]
+        ended = subprocess.run(program, cwd=copy, env=environment, capture_output=True, text=True)
     finally:
         path.write_text(text)
     assert ended.returncode == 0, ended.stderr

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from campaign import OfRuns
-from chain_kills import OfScripts
+from campaign import OfRuns, OfScripts
 from chain_runs import Bench
 from kills import Campaign
 

@@ -53,10 +53,8 @@ class Trained:
     def losses(self, *, captured: bool, sizes: Sequence[int]) -> list[float]:
         """Of steps with batches of these sizes; the learning rate changes with each."""
         count = len(self.feeder.split)
-        which = (chosen(count, BATCH, 3, step) for step in range(len(sizes)))
-        raws = self.feeder.raws(
-            one._replace(positions=one.positions[:size]) for one, size in zip(which, sizes, strict=True)
-        )
+        which = ((chosen(count, BATCH, 3, step), size) for step, size in enumerate(sizes))
+        raws = self.feeder.raws(one._replace(positions=one.positions[:size]) for one, size in which)
         steps = self.captured.train_steps(raws) if captured else self.strategy.train_steps(map(self.feeder.ready, raws))
         found = []
         for step, loss in enumerate(steps):

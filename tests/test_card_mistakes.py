@@ -77,9 +77,7 @@ def test_a_declared_file_is_read_and_its_content_makes_the_data(tmp_path: Path) 
 
 
 @cases("refused")
-def test_a_mistake_is_one_line_with_its_place(
-    case: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistake_is_one_line_with_its_place(case: dict[str, str], tmp_path: Path, monkeypatch) -> None:
     text, logged = text_of(case), list[Any]()
     monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "handle", logged.append)
     told = refusal(looked, tmp_path, text)
@@ -92,9 +90,7 @@ def test_a_mistake_is_one_line_with_its_place(
 
 
 @pytest.mark.parametrize("needs", ["inputs.cuda()", "check(inputs.is_cuda)"])
-def test_for_want_of_a_gpu_the_card_says_what_to_do(
-    needs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_for_want_of_a_gpu_the_card_says_what_to_do(needs: str, tmp_path: Path, capsys) -> None:
     if torch.cuda.is_available():
         pytest.skip("a GPU is here")
     check = "def check(is_cuda):\n    assert is_cuda\n\n\nclass Network"
@@ -195,11 +191,9 @@ def test_a_part_without_a_finite_loss_is_no_nan_on_the_card(tmp_path: Path) -> N
 
 def test_what_a_function_keeps_of_a_look_is_no_tensor_without_data(tmp_path: Path) -> None:
     """Whoever caches a table of positions would get that of the meta device, or torch's fake one."""
-    keeps = (
-        "@functools.lru_cache\ndef places(device):\n    return torch.arange(4, device=device) / 4\n\n\nclass Network"
-    )
+    keeps = "@functools.lru_cache\ndef places(device):\n    return torch.arange(4, device=device) / 4\n\n\n"
     forward = PLACES["forward"].replace("(inputs)", "(inputs + places(inputs.device))")
-    found = looked(tmp_path, edited(forward=forward).replace("class Network", keeps))
+    found = looked(tmp_path, edited(forward=forward).replace("class Network", f"{keeps}class Network"))
     assert found.warnings == ()
     assert found.task.card.mean_difference == 0
 

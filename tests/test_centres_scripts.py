@@ -35,23 +35,16 @@ ON_CPUS = (
 )
 
 
-def page(number: str) -> str:
+RST = r"example of the ``train\.py``\n\n\.\. code-block:: python\n\n((?: {4}[^\n]*\n|\n)+)"
+
+
+def script(number: str, pattern: str) -> str:
+    """What the pattern finds on a centre's page, with CPUs in place of GPUs."""
     (path,) = SEEDS.glob(f"{number}_*.txt")
-    return path.read_text()
-
-
-def of_code_blocks(number: str, inside: str) -> str:
-    """The first block of Python of Louisville's or Princeton's page that has this text."""
-    text = page(number)
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    blocks += [textwrap.dedent(block) for block in re.findall(r"code-block:: python\n\n((?: {4}.*\n|\n)+)", text)]
-    return next(block for block in blocks if inside in block)
-
-
-def on_cpus(script: str) -> str:
+    text = textwrap.dedent(re.search(pattern, path.read_text(), re.DOTALL)[1])
     for gpu, cpu in ON_CPUS:
-        script = script.replace(gpu, cpu)
-    return script
+        text = text.replace(gpu, cpu)
+    return text
 
 
 @pytest.fixture(autouse=True)
@@ -60,23 +53,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "inside", "shape", "told"),
+    ("number", "pattern", "shape", "told"),
     [
-        ("001", "Dummy dataset", {"command": "torchrun train.py", "devices_per_node": 2}, "Epoch 4 | Batch 10 |"),
-        ("003", "GPUS_PER_NODE", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
+        ("001", RST, {"command": "torchrun train.py", "devices_per_node": 2}, "Epoch 4 | Batch 10 |"),
+        ("003", "```python\n(.*?)```", {"launcher": "direct", "devices_per_node": 2}, "rank: 1, output: "),
     ],
 )
-def test_louisvilles_and_princetons_scripts_on_this_machine(number, inside, shape, told, monkeypatch) -> None:
+def test_louisvilles_and_princetons_scripts_on_this_machine(number, pattern, shape, told, monkeypatch) -> None:
     """Only this runs them: Princeton's reads GPUS_PER_NODE, WORLD_SIZE and SLURM_PROCID."""
     monkeypatch.setenv("GPUS_PER_NODE", "2")  # as its job script does; there are no GPUs that could be declared here
-    printed = well(commanded(on_cpus(of_code_blocks(number, inside)), **shape).run())
+    printed = well(commanded(script(number, pattern), **shape).run())
     assert told in printed
 
 
 def alliance(name: str) -> str:
-    """A script of the Alliance's page, as it stands there."""
-    found = re.search(rf"\|name={re.escape(name)}\n.*?contents=\n(.*?)\n\}}\}}", page("000"), re.DOTALL)
-    return found[1] + "\n"
+    """A script of the Alliance's page."""
+    return script("000", rf"\|name={re.escape(name)}\n.*?contents=\n(.*?\n)\}}\}}")
 
 
 @pytest.mark.slurm
@@ -85,7 +77,7 @@ def test_the_alliances_scripts_as_slurm_jobs(cluster: MiniSlurm, tmp_path: Path)
     with tarfile.open(SEEDS.parent / "data" / "cifar-10-batches-py.tar.xz") as archive:
         archive.extractall(tmp_path / "cifar10", filter="data")
     (tmp_path / "cifar10-cpu.py").write_text(alliance("cifar10-cpu.py"))
-    (tmp_path / "pytorch-ddp-test.py").write_text(on_cpus(alliance("pytorch-ddp-test.py")))
+    (tmp_path / "pytorch-ddp-test.py").write_text(alliance("pytorch-ddp-test.py"))
     ddp = "python pytorch-ddp-test.py --init_method tcp://{address}:{port} --world_size {world_size} --max_epochs 1"
     links = {"links": {"data": str(tmp_path / "cifar10")}, "global_batch_size": 1024}
     comparisons: list[dict[str, Any]] = [

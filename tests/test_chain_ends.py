@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from chain_here import fitted
 from chain_results import assert_same
@@ -41,17 +41,13 @@ def after_a_signal() -> Interruption:
     return Interruption(saved=lambda: 7)
 
 
-def before_the_time_is_over() -> Interruption:
+def before_the_end() -> Interruption:
     """What was told to end by the clock."""
     return Interruption(end_time=time.time() + signals.SPARE_SECONDS + 0.2, margin_seconds=60.0, saved=lambda: 0)
 
 
-@pytest.mark.parametrize(
-    ("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_time_is_over, 0, "no step")]
-)
-def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(
-    told, saved, which, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("told", "saved", "which"), [(after_a_signal, 7, "step 7"), (before_the_end, 0, "no step")])
+def test_what_was_told_to_end_ends_in_time_whatever_it_waits_for(told, saved, which, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
     if (child := os.fork()) == 0:
@@ -94,9 +90,7 @@ def validates_under_relay_chain(watched: Interruption) -> None:
         ("USR1", Interruption.end),  # and an evaluation follows
     ],
 )
-def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(
-    told: str, does: Callable[[Interruption], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_a_validation_and_what_follows_the_training_are_waited_for(told, does, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv(telling.NOTE, str(tmp_path / "note"))
     monkeypatch.setattr(signals, "LAST_SECONDS", 0.2)
     monkeypatch.setattr(signals, "_LOOK_SECONDS", 0.05)
@@ -124,11 +118,11 @@ def test_a_node_that_was_suspended_waits_no_longer_than_its_job(monkeypatch: pyt
     assert len(naps) == 1
 
 
-class Slow(Dataset[int]):
+@dataclass
+class Slow:
     """Samples of which the later ones do not come for a while."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.seconds = seconds
+    seconds: float
 
     def __len__(self) -> int:
         return 6

@@ -117,9 +117,10 @@ LOADERS: dict[str, Callable[[], DataLoader[Any]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "cut"), [(name, cut) for name in LOADERS for cut in (6, CUT) if cut == CUT or "that stay" in name]
-)
+CUTS = [(name, cut) for name in LOADERS for cut in (6, CUT) if cut == CUT or "that stay" in name]
+
+
+@pytest.mark.parametrize(("name", "cut"), CUTS)
 def test_the_order_of_an_epoch_goes_on_whoever_draws_it(name: str, cut: int) -> None:
     made = LOADERS[name]
     uncut = without_a_chain(made)

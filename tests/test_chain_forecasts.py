@@ -1,9 +1,9 @@
 """At which steps a run's jobs end, what each time limit would mean, and what a plan costs."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,7 @@ from relay.run_folder import job_times
 from relay.run_folder.job_times import JobTimes
 from relay.spec.recipe import Length
 from relay.spec.run import Run
-from relay.spec.site import load_site
-from slurm_runs import PARTITIONS, site_file
+from slurm_runs import PARTITIONS, site_in
 from summaries import left_records
 
 pytestmark = pytest.mark.usefixtures("in_the_project")
@@ -54,9 +53,7 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
     run = only(CPU, device="cpu")
     leave(tmp_path, run, [(30.0, 2.0, 8.0, 100), (40.0, 3.0, 4.0, 100)])
     found = job_times.of_run(tmp_path / "checkpoints" / run.id)
-    expected = JobTimes(
-        seconds_per_step=2.0, startup_seconds=30.0, between_seconds_per_step=0.05, saving_seconds=8.0, jobs=1
-    )
+    expected = replace(TIMES, startup_seconds=30.0, between_seconds_per_step=0.05, saving_seconds=8.0, jobs=1)
     assert found == [expected, replace(expected, seconds_per_step=3.0, startup_seconds=40.0, saving_seconds=4.0)]
     mean, slowest = job_times.mean(found), job_times.slowest(found)
     assert (mean.seconds_per_step, mean.startup_seconds, mean.saving_seconds, mean.jobs) == (2.5, 35.0, 6.0, 2)
@@ -77,11 +74,7 @@ def test_a_training_of_several_jobs() -> None:
     assert (found.startup_seconds, found.useful_seconds, found.between_seconds) == (240.0, 2000.0, 500.0)
     assert found.saving_seconds == 60.0
     assert found.allocated_seconds == 2800.0
-
-
-def test_work_that_fills_its_jobs_needs_no_further_one() -> None:
-    assert getattr(forecast(TIMES, 344, 10), "jobs", None) == 2  # 2 × 172
-    assert getattr(forecast(TIMES, 345, 10), "jobs", None) == 3
+    assert [forecast(TIMES, steps, 10).jobs for steps in (344, 345)] == [2, 3]  # 344 steps fill two
 
 
 def test_a_limit_without_time_for_a_step_makes_no_progress() -> None:
@@ -132,15 +125,11 @@ def test_minutes_need_a_measured_speed_and_become_fixed_steps(tmp_path: Path) ->
     assert found.segments(run) == [180, 360, 440]  # 300 s less a fifth, less 60 s to start; the plan stays as it was
 
 
-def test_steps_in_so_many_minutes() -> None:
+def test_minutes_that_hold_no_step_are_refused_with_the_fewest_that_do() -> None:
     length = Length(epochs=1, steps_per_epoch=2000, total_steps=2000, evaluate_every_steps=2000, warmup_steps=0)
-    steps = partial(segments.steps_in_a_job, length=length)
-    assert steps(Segment(minutes=10), seconds_per_step=0.5) == 840  # 600 s less a fifth, less 60 s to start
-    assert steps(Segment(minutes=2), seconds_per_step=36) == 1
-    with pytest.raises(
-        UserError, match=r"segment.minutes: 1 .*60 seconds to start and a step of 70 seconds.*at least 2\.8"
-    ):
-        steps(Segment(minutes=1), seconds_per_step=70)
+    assert segments.steps_in_a_job(Segment(minutes=2), length, 36) == 1
+    told = refusal(segments.steps_in_a_job, Segment(minutes=1), length, 70)
+    assert re.search(r"segment.minutes: 1 .*60 seconds to start and a step of 70 seconds.*at least 2\.8", told)
 
 
 # What a plan costs, and a budget of device-hours that it keeps to
@@ -153,7 +142,7 @@ PRICE = {"gpu_hour": 2.0, "cpu_hour": 0.1, "currency": "CHF"}
 def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> Plan:
     """Five repeats on one CPU: 5 runs, a gate, a reference and a spot check, an hour each; on a site a preflight."""
     given = {"repeats": 5, "device": "cpu", "comparisons": [CPU], **keys}
-    known = load_site(str(site_file(results, **site)), ROOT) if site is not None else None
+    known = site_in(results, **site) if site is not None else None
     return plan(load(given), root=ROOT, site=known, results=results, may="look", gpus=0, cpus=8)
 
 

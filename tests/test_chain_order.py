@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, DistributedSampler
+from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, DistributedSampler
 
 from chain_here import fitted
 from chain_results import assert_same
@@ -56,30 +56,21 @@ def test_other_groups_are_refused_by_the_parameters_name() -> None:
         trained(parted(2))
 
 
-class Numbers(Dataset[int]):
-    """Its samples, and the epoch that it was told."""
-
-    def __init__(self) -> None:
-        self.epoch = -1
+class Numbers(list[int]):
+    """Samples, and the epoch that they were told."""
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
 
 def within_a_batch_sampler() -> tuple[DataLoader[int], Any]:
-    sampler = DistributedSampler(Numbers(), num_replicas=2, rank=0)
-    return DataLoader(Numbers(), batch_sampler=BatchSampler(sampler, 2, drop_last=False)), sampler
+    sampler = DistributedSampler(range(8), num_replicas=2, rank=0)
+    return DataLoader(range(8), batch_sampler=BatchSampler(sampler, 2, drop_last=False)), sampler
 
 
 def within_a_concatenated_set() -> tuple[DataLoader[int], Any]:
-    data = Numbers()
-    return DataLoader(ConcatDataset([Numbers(), data])), data
+    data = Numbers(range(8))
+    return DataLoader(ConcatDataset([range(8), data])), data
 
 
 @pytest.mark.parametrize("made", [within_a_batch_sampler, within_a_concatenated_set])
@@ -138,9 +129,7 @@ def test_a_scaler_that_was_off_and_is_on_is_one_line() -> None:
     for step, _ in run.steps([1]):
         run.after(step)
     run._lock.close()
-    with pytest.raises(
-        ChainError, match="scaler cannot go on with what was saved: RuntimeError: The source state dict is"
-    ):
+    with pytest.raises(ChainError, match="scaler cannot go on with what was saved: RuntimeError: The source state"):
         resume(model=nn.Linear(1, 1), scaler=torch.amp.GradScaler("cpu"))
 
 
@@ -177,8 +166,7 @@ def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
         exec(loop, space)
     for run in runs:
         run._lock.close()
-    state: dict[str, torch.Tensor] = space["model"].state_dict()
-    return state
+    return space["model"].state_dict()
 
 
 @pytest.mark.slow

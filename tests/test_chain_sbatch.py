@@ -9,11 +9,10 @@ import pytest
 
 from living import until
 from mini_slurm import UNFINISHED, MiniSlurm
-from pages import block, blocks, masked
+from pages import ROOT, block, blocks, masked
 
 pytestmark = pytest.mark.slow
 PAGE = "docs/make-your-script-a-chain.md"
-ROOT = Path(__file__).resolve().parents[1]
 STOPS = """'echo "{\\"step\\": 1, \\"reason\\": \\"\\"}" > $RELAY_CHAIN_NOTE; exit 1'"""  # as torchrun ends
 
 
@@ -93,9 +92,8 @@ def test_a_killed_job_is_followed_and_a_requeued_one_submits_no_second_job(clust
     record(tmp_path).unlink()  # the queue alone tells the next job
     cluster.run("scontrol", "requeue", first)
     running(cluster, tmp_path, first, starts=1)
-    until(
-        (tmp_path / "began-1").exists, "the command runs", 120
-    )  # a signal that comes before the command reaches nobody
+    # A signal that comes before the command reaches nobody.
+    until((tmp_path / "began-1").exists, "the command runs", 120)
     cluster.run("scancel", "--signal=KILL", "--full", first)
     running(cluster, tmp_path, second)  # and has submitted its own next one
     (tmp_path / "go").touch()

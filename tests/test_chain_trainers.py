@@ -25,10 +25,24 @@ from relay.chain import ChainError, peers
 from relay.environments.versioned import site_packages
 from relay.process.ranks import Ranks
 
-pytest_plugins = ["huggingface"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = ("transformers==5.23.0", "accelerate==1.15.0")
+
+
+@pytest.fixture(scope="module")
+def huggingface(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python with Hugging Face's transformers and this one's packages."""
+    python, inside = empty(tmp_path_factory.mktemp("huggingface"))
+    for number, options in enumerate(((), ("--no-deps",))):  # accelerate alone, for it would bring another torch
+        wanted = ["install", "--quiet", *options, "--target", str(inside), VERSIONS[number]]
+        done = subprocess.run([sys.executable, "-m", "pip", *wanted], capture_output=True, text=True)
+        if "No matching distribution" in done.stderr:
+            pytest.skip(f"the package index has no {VERSIONS[number]}")
+        assert done.returncode == 0, done.stderr
+    link(inside, Path(sysconfig.get_path("purelib")))
+    return python
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +81,7 @@ def evaluated(folder: Path) -> list[int]:
     ("of", "steps", "places", "part"),
     [("lightning", 24, "step-*", "trainer.ckpt"), ("huggingface", 12, "checkpoint-*", "manifest.json")],
 )
-def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
-    request: pytest.FixtureRequest, tmp_path: Path, of: str, steps: int, places: str, part: str
-) -> None:
+def test_stopped_killed_and_damaged_it_ends_bit_for_bit(request, tmp_path: Path, of, steps, places, part) -> None:
     """No other test kills a Trainer, or has Hugging Face's."""
     python, uncut, cut = request.getfixturevalue(of), tmp_path / "uncut", tmp_path / "cut"
     status, told = trained(python, of, uncut, ranks=2)
@@ -95,9 +107,7 @@ def test_stopped_killed_and_damaged_it_ends_bit_for_bit(
     [("epoch", 13, 14), ("epoch", 15, 16), ("best", 14, 16)],
     ids=["within an epoch", "at its end, which the Trainer saves again", "after a step that is evaluated and no best"],
 )
-def test_a_stop_is_saved_beside_what_the_trainer_saves_itself(
-    huggingface: Path, tmp_path: Path, strategy: str, told_at: int, stops: int
-) -> None:
+def test_a_stop_is_saved_beside_what_the_trainer_saves_itself(huggingface, tmp_path, strategy, told_at, stops) -> None:
     python, uncut, cut = huggingface, tmp_path / "uncut", tmp_path / "cut"
     assert trained(python, "huggingface", uncut, STRATEGY=strategy)[0] == 0
     status, told = trained(python, "huggingface", cut, str(told_at), "SIGTERM", STRATEGY=strategy)
@@ -202,9 +212,8 @@ def test_a_disk_that_is_full_for_a_moment_ends_no_training(tmp_path: Path) -> No
 def _on_a_full_disk(ranks: Ranks, folder: Path) -> None:
     """The rank that does not write waits in the Trainer's barrier."""
     os.chdir(folder)
-    sys.modules.update(
-        {package: SimpleNamespace(**dict.fromkeys(names, object)) for package, names in STAND_INS.items()}
-    )
+    for package, names in STAND_INS.items():
+        sys.modules[package] = SimpleNamespace(**dict.fromkeys(names, object))
     (chain, _), full = begun(importlib.import_module("relay.chain.lightning").ChainCallback), [True, False, True, True]
 
     def save_checkpoint(path: Path, weights_only: bool) -> None:

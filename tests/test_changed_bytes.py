@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chain_runs import DIGITS, Bench, Chain
-from checkpointed import Checkpoints, Training, filled
+from checkpointed import Checkpoints, filled
 from damaged import change_a_byte
 from own_tasks import data_of
 from refusals import refusal
@@ -140,9 +140,7 @@ def test_another_runs_specification_is_refused_and_so_is_none(chain: Chain) -> N
 # Checkpoints
 
 
-def test_a_checkpoint_in_another_ones_place_is_passed_over(
-    checkpoints: Checkpoints, training: Training, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_checkpoint_in_another_ones_place_is_passed_over(checkpoints: Checkpoints, training, capsys) -> None:
     """An older step's, copied over a newer one's; or another run's, of the same step."""
     filled(checkpoints, training, 4, 8)
     newest = checkpoints.directory / "step-8"

@@ -114,10 +114,8 @@ def test_an_optimizers_numbers_go_on(ranks: Ranks, prepared: Path, checkpoints: 
 # Checkpoints that are written while the training goes on
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_and_it_holds_the_step_at_which_it_began(
-    checkpoints: Checkpoints, training: Training, ranks: Ranks, prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parameters, optimizer and generators, though all of them have moved on before the first byte was written."""
+def test_training_goes_on_while_a_checkpoint_is_written(checkpoints, training, ranks, prepared, monkeypatch) -> None:
+    """It holds the step at which it began, though all has moved on before the first byte was written."""
     go, write = threading.Event(), FileSystemWriter.write_data
     monkeypatch.setattr(FileSystemWriter, "write_data", lambda *given: go.wait(LONGEST_SECONDS) and write(*given))
     training.train(4)
@@ -159,9 +157,7 @@ def test_damage_falls_back(checkpoints: Checkpoints, training: Training, capsys:
     assert names(checkpoints) == ["step-4", "step-6"]
 
 
-def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(
-    checkpoints: Checkpoints, training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_that_a_network_filesystem_shows_late_is_waited_for(checkpoints, training, monkeypatch) -> None:
     """A manifest without it would call the checkpoint sound. It may be there, and not be listed yet."""
     write = Saver._write_part
 

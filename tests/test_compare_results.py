@@ -59,9 +59,7 @@ def test_the_repeats_of_one_night_are_no_two_days(two: tuple[Tree, Tree]) -> Non
     assert found(two)["resident"].change == "unclear"
 
 
-def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(
-    two: tuple[Tree, Tree], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_a_line_for_each_setting_and_writes_a_table(two, tmp_path: Path, capsys) -> None:
     two[0].setting("cpu", STEADY)
     two[1].setting("cpu", times(0.7))
     for tree in two:

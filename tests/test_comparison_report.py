@@ -38,10 +38,7 @@ def test_each_has_an_answer_and_what_has_learnt_most_comes_first(tree: Tree) -> 
     wide, narrow = tree.answers()
     assert [wide.trained, narrow.trained] == ["lenet-digits (width=8)", "lenet-digits (width=4)"]
     assert (wide.certainty, narrow.certainty) == ("alone", "alone")
-    assert words.told("sentence", wide).startswith(
-        "For lenet-digits (width=8), ddp (2 procs, 1 thread, resident, width=8) is recommended. "
-        "Its test dice is 0.889. Ask Slurm for 1 node with 2 CPUs"
-    )
+    assert "width=8) is recommended. Its test dice is 0.889. Ask Slurm for 1 node" in words.told("sentence", wide)
     assert "Its test dice is 0.287." in words.told("sentence", narrow)
     for answer in (wide, narrow):
         assert "speed does not compare them" in told(answer)

@@ -15,10 +15,9 @@ from relay.config import shrink
 from relay.config.comparisons import Comparison
 from relay.config.config import Config, load
 from relay.planning.plan import Plan
-from relay.spec.site import load_site
 from relay.spec.tasks import built_in
 from relay.spec.yaml_file import Strict
-from slurm_runs import site_file
+from slurm_runs import site_in
 
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
@@ -144,7 +143,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
         {"name": "gpus", "device": "cuda", "gpus_per_node": 4, "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
         {"name": "cpus", "device": "cpu", "cpus_per_node": 48, "max_nodes": 4, "max_minutes": 600},
     ]
-    site = load_site(str(site_file(tmp_path_factory.mktemp("site"), partitions=partitions)), ROOT)
+    site = site_in(tmp_path_factory.mktemp("site"), partitions=partitions)
     return {name: plan(config_of(name), site=site, root=ROOT, results=Path("none")) for name in SETS}
 
 

@@ -7,21 +7,18 @@ from typing import Any
 
 import pytest
 
-from plans import ROOT, planned
+from plans import planned
 from refusals import refusal
 from relay.spec import cuda
-from relay.spec.site import Site, load_site
-from slurm_runs import site_file
+from relay.spec.site import Site
+from slurm_runs import site_in
 
 
 def site_of(folder: Path, gpus: list[str] | None = None, driver: str | None = None, **environment: Any) -> Site:
-    nodes: dict[str, Any] = {"cpus_per_node": 8, "max_minutes": 60}
-    partitions = [
-        {"name": gpu, "device": "cuda", "gpu_name": gpu, "gpus_per_node": 2, **nodes} for gpu in (gpus or ["a100"])
-    ]
+    nodes: dict[str, Any] = {"device": "cuda", "gpus_per_node": 2, "cpus_per_node": 8, "max_minutes": 60}
+    partitions = [{"name": gpu, "gpu_name": gpu, **nodes} for gpu in (gpus or ["a100"])]
     environment = {"python": sys.executable} | environment
-    file = site_file(folder, partitions=partitions, environment=environment, nvidia_driver=driver)
-    return load_site(str(file), ROOT)
+    return site_in(folder, partitions=partitions, environment=environment, nvidia_driver=driver)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +35,8 @@ def test_auto_takes_the_first_build_that_driver_and_gpus_can_run(tmp_path: Path,
 
 
 def test_auto_without_a_common_build_is_refused(tmp_path: Path) -> None:
-    told = (
-        r"environment.torch: auto is not allowed: no build of torch is for all GPUs \(blackwell, volta; driver None\)"
-    )
-    assert re.search(told, refusal(site_of, tmp_path, ["v100", "b200"], torch="auto"))
+    told = "environment.torch: auto is not allowed: no build of torch is for all GPUs (blackwell, volta; driver None)"
+    assert told in refusal(site_of, tmp_path, ["v100", "b200"], torch="auto")
 
 
 def test_a_build_that_does_not_fit_is_a_reason_to_skip(tmp_path: Path) -> None:

@@ -39,9 +39,8 @@ def test_it_trains_what_the_reference_trains_and_divides_its_part(verdicts: dict
     verdict, shares = verdicts[name], verdicts[name]["bytes_held_share"]
     assert verdict["problems"] == []
     assert verdict["max_loss_difference"] <= 1e-9
-    assert {"algorithm: parameters", "scaled: parameters", "between steps: state"} <= {
-        part["name"] for part in verdict["parts"]
-    }
+    parts = {part["name"] for part in verdict["parts"]}
+    assert {"algorithm: parameters", "scaled: parameters", "between steps: state"} <= parts
     parameters, gradients = SHARES[name]
     assert shares["optimizer"] == pytest.approx([1 / 2] * 2, rel=0.05)
     assert shares["parameters"] == pytest.approx([parameters] * 2, rel=0.05)

@@ -88,9 +88,7 @@ def test_where_the_folder_is_gone_with_all_that_was_left_there_the_job_says_so(t
     assert told.what.startswith(f"run run-1 failed: {tmp_path / 'gone'} is gone: it was removed, or its disk unmounted")
 
 
-def test_an_ending_that_cannot_be_written_is_a_line_in_the_log(
-    tmp_path: Path, mount: Mount, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_ending_that_cannot_be_written_is_a_line_in_the_log(tmp_path: Path, mount, monkeypatch, capsys) -> None:
     """The driver then looks at the disk itself."""
     small(tmp_path / "full", mount, 40)
     fill(tmp_path / "full")

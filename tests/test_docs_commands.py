@@ -156,9 +156,8 @@ def test_the_tutorial_word_for_word_on_this_machine(newcomer: Path) -> None:
     page = "docs/tutorial.md"
     compared = typed(newcomer, block(page, "snakemake --profile profiles/local").text)
     assert "Report: results/comparison.html" in compared
-    assert block(page, "strategy", "setting").lines[1].split() == next(
-        line.split() for line in compared.splitlines() if line.startswith("strategy")
-    )
+    head = next(line for line in compared.splitlines() if line.startswith("strategy"))
+    assert block(page, "strategy", "setting").lines[1].split() == head.split()
     told = masked(typed(newcomer, block(page, "snakemake ddp").text))
     assert told == masked(block(page, "ddp (2 procs").text)
 

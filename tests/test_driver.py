@@ -199,9 +199,7 @@ def test_a_second_driver_is_refused_and_one_after_kill_9_waits_and_submits_no_jo
     killed.kill()
     waiting = place.drive(seconds=1)
     told = read_until(waiting, WAITS)
-    assert re.search(
-        rf"(?m)^Waiting for the end of 3 jobs of a driver that was killed \(pid {killed.pid} on .*\); ", told
-    )
+    assert re.search(rf"(?m)^Waiting for the end of 3 jobs of a driver that was killed \(pid {killed.pid} on ", told)
     waiting.send_signal(signal.SIGINT)
     printed, _ = waiting.communicate(timeout=LONGEST_SECONDS)
     stopped = "Stopped. What is finished or saved is kept. Give the same command again to continue.\n"

@@ -21,9 +21,8 @@ pytestmark = pytest.mark.usefixtures("in_the_project")
 
 def first(name: str, speed: float | tuple[float, ...], cost: float = 1.0, **more: Any) -> First:
     speeds = speed if isinstance(speed, tuple) else (speed, speed)
-    return First(
-        **{"setting": name, "name": name, "trains": ("t", ""), "speeds": speeds, "cost": cost, "proven": True} | more
-    )
+    given = {"setting": name, "name": name, "trains": ("t", ""), "speeds": speeds, "cost": cost, "proven": True}
+    return First(**given | more)
 
 
 def test_only_what_is_slower_by_the_factor_is_dropped() -> None:
@@ -51,10 +50,8 @@ def test_the_winner_is_not_dropped_by_luck(noise: str) -> None:
     for ratio in (1.0, 1.05):
         for one, other in speeds(noise, 2, ratio, 0.05, draws):
             one[0] /= 3 if disturbed.random() < 1 / 6 else 1  # one in six is disturbed
-            slow = tuple(speed / 3 for speed in other)
-            found = clearly_slower(
-                [first("winner", tuple(one)), first("other", tuple(other)), first("slow", slow)], 2.0
-            )
+            measured = {"winner": one, "other": other, "slow": [speed / 3 for speed in other]}
+            found = clearly_slower([first(name, tuple(each)) for name, each in measured.items()], 2.0)
             wrong += "winner" in found
             right += "slow" in found
     assert wrong <= 2 * draws / 1000, wrong / (2 * draws)

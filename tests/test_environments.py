@@ -90,9 +90,7 @@ def old_conda(tmp_path: Path) -> Path:
     return program.parent
 
 
-def test_a_file_creates_an_environment_once_on_the_login_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old_conda: Path
-) -> None:
+def test_a_file_creates_an_environment_once_on_the_login_node(tmp_path: Path, monkeypatch, old_conda: Path) -> None:
     monkeypatch.chdir(tmp_path)
     ours, lock = site("conda", conda={"torch": "envs/torch-cu118.yaml"}), ROOT / "envs/torch.txt"
     asked = login_node.environment_of(ours, "torch", ROOT)

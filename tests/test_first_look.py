@@ -68,9 +68,7 @@ def test_a_mistake_is_one_line(folder: Path, words: str, capfd: pytest.CaptureFi
     parsed(["-n", "--report", "x.html", "--report-after-run"])  # when there is something to report
 
 
-def test_from_a_folder_of_ones_own_the_projects_files_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_folder_of_ones_own_the_projects_files_are_named(tmp_path: Path, monkeypatch, capfd) -> None:
     monkeypatch.chdir(tmp_path)
     line = refusal(parsed, ["-n", "--profile", "profiles/slurm"])
     assert line.startswith("--profile: 'profiles/slurm' is no folder with a config.yaml; ")
@@ -111,10 +109,8 @@ def test_a_home_folder_that_takes_no_writing_is_one_line(folder: Path) -> None:
     (folder / "full").write_text("")
     told = os.environ | {"PYTHONPATH": str(PLUGINS), "HOME": str(folder / "full"), "XDG_CACHE_HOME": ""}
     done = subprocess.run(command, cwd=folder, env=told, capture_output=True, text=True, check=False)
-    line = (
-        f"error: {folder}/full/.cache/snakemake: Snakemake's cache cannot be written: Not a directory; free it or its "
-    )
-    assert done.stderr == f"{line}quota, or name a folder of yours on another disk in XDG_CACHE_HOME\n"
+    line = "Snakemake's cache cannot be written: Not a directory; free it or its quota, or name a folder of yours on"
+    assert done.stderr == f"error: {folder}/full/.cache/snakemake: {line} another disk in XDG_CACHE_HOME\n"
 
 
 @pytest.mark.usefixtures("open_umask")

@@ -15,11 +15,9 @@ from relay.launch import launcher
 from relay.launch.launcher import _wait_for
 
 # Faults that others may have caused, and what is said of a strategy that meets one again, alone.
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
 FAULTS = {
-    "cuda": (
-        "raise RuntimeError('CUDA error: an illegal memory access was encountered')",
-        "RuntimeError: CUDA error: an illegal memory access was encountered",
-    ),
+    "cuda": (f"raise RuntimeError('{ILLEGAL}')", f"RuntimeError: {ILLEGAL}"),
     "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "its processes were killed, or crashed without a word"),
 }
 # At its first attempt alone, or always.

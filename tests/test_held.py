@@ -29,12 +29,7 @@ from support.fake_cuda import driver_of_gpus
 
 INSIDE = {"SLURMD_NODENAME": "c1"}
 TWO_NODES = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2)", "SLURM_JOB_NUM_NODES": "2"}
-TWO = """
-task: lenet-digits
-repeats: 1
-gate: {steps: 20}
-comparisons: [{strategy: ddp, nodes: [2, 3]}]
-"""
+TWO = "{task: lenet-digits, repeats: 1, gate: {steps: 20}, comparisons: [{strategy: ddp, nodes: [2, 3]}]}"
 
 
 def held(*, seconds: float | None = None, **changed: object) -> Held:
@@ -82,12 +77,9 @@ def test_before_its_end_the_driver_is_told_to_end_and_none_begins_that_has_no_ti
     assert held(seconds=100).seconds_of_work == pytest.approx(90, abs=1)
     assert "too short to begin" in refusal(end_before, held(seconds=-1.0))
     received: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    try:
-        end_before(held(seconds=0.5))
-        until(lambda: received, "the driver is told")
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    end_before(held(seconds=0.5))
+    until(lambda: received, "the driver is told")
     assert received == [signal.SIGTERM]
 
 

@@ -70,11 +70,9 @@ def test_a_job_ends_as_its_fault_says(message, tmp_path: Path, monkeypatch, caps
 
 
 def test_the_first_rank_with_a_reason_counts_and_not_the_one_that_lost_it(tmp_path: Path) -> None:
-    lost, duplicate = (
-        next(m for m in MESSAGES if m["name"] == name) for name in ("lost peer", "one GPU for each rank")
-    )
-    left(tmp_path, error_of(lost), 0)
-    left(tmp_path, error_of(duplicate), 1)
+    errors = {message["name"]: error_of(message) for message in MESSAGES}
+    left(tmp_path, errors["lost peer"], 0)
+    left(tmp_path, errors["one GPU for each rank"], 1)
     fault = faults.collect(tmp_path)
     assert fault.rank == 1
     assert "backend gloo" in fault.advice

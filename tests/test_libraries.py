@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-import debian_packages
 from chain_results import assert_same, result
-from chain_runs import Bench, Chain, finish, wait_until
+from chain_runs import DDP, EACH_STEP, Bench, Chain, finish, wait_until
 from gate_runs import FEW_STEPS, Gates
 from living import until, words
 from own_tasks import OWN, spec
@@ -19,25 +18,11 @@ from relay.run_folder.known_faults import Kind, is_a
 from relay.task.bound import BoundTask
 from stacks import provide
 
-HOROVOD, LIGHTNING = "horovod.Horovod", "lightning_ddp.LightningDDP"
-
-
-@pytest.fixture
-def horovod() -> None:
-    """The tests' own forks see the stack's packages, too."""
-    debian_packages.require()
-    provide("horovod")
-
-
-@pytest.fixture
-def lightning() -> None:
-    provide("lightning")
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stack", "strategy"), [("horovod", "horovod"), ("lightning", "lightning_ddp")])
-def test_the_gate_finds_it_equivalent(gates: Gates, request: pytest.FixtureRequest, stack: str, strategy: str) -> None:
-    request.getfixturevalue(stack)
+def test_the_gate_finds_it_equivalent(gates: Gates, stack: str, strategy: str) -> None:
+    provide(stack)
     verdict = gates.verdict(strategy, 2, steps=FEW_STEPS)
     assert verdict["equivalent"], verdict["problems"]
 
@@ -55,8 +40,8 @@ def _starts(ranks: Ranks, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("horovod")
 def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> None:
+    provide("horovod")  # for the tests' own forks, too
     spawned(_starts, 2, tmp_path)
     first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in range(2))
     own = BoundTask(spec(LENET), 0, "fp32", 10, 10).model().state_dict()
@@ -69,19 +54,7 @@ def test_all_processes_start_with_the_parameters_of_rank_0(tmp_path: Path) -> No
 
 
 STEPS, CUT = 8, 5  # an epoch has more
-STOPPED = """
-from pathlib import Path
-import os
-import signal
-import time
-from relay.strategies import {module}
-from relay.chain import peers
-
-peers.AGREE_SECONDS = 0.0  # a checkpoint at every step that has none to wait for
-
-
-class Made({module}.{kind}):
-    requirements = {module}.{kind}.requirements
+STOPPED = """pass
 
     def train_steps(self, batches):
         for step, loss in enumerate(super().train_steps(batches), 1):
@@ -90,20 +63,18 @@ class Made({module}.{kind}):
                 os.kill(os.getpid(), signal.{signal})
             time.sleep({pause})
             yield loss
-"""
+
+    def train_step(self, batch):
+        pass"""
 
 
 def begun(
-    bench: Bench, kind: str, name: str, number: str = "SIG_IGN", *, cut: int = 0, pause: float = 0.0, **values: Any
+    bench: Bench, base: str, name: str, number: str = "SIG_IGN", *, cut: int = 0, pause: float = 0.0, **values: Any
 ) -> Chain:
-    """A run on two processes of a strategy, module.Class; the second process gets a signal once, after `cut` steps."""
-    module, kind = kind.split(".")
-    path = bench.folder / "strategies" / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    flag = str(bench.folder / f"{name} stopped")
-    path.write_text(STOPPED.format(module=module, kind=kind, cut=cut, signal=number, pause=pause, flag=flag))
-    chosen = {"strategy": name, "strategy_file": str(path), "launcher": "torchrun", "devices_per_node": 2}
-    return bench.chain(name, **(chosen | {"total_steps": STEPS} | values))
+    """A run on two processes of a strategy; the second process gets a signal once, after `cut` steps."""
+    stopped = STOPPED.format(cut=cut, signal=number, pause=pause, flag=str(bench.folder / f"{name} stopped"))
+    strategy = bench.strategy(name, stopped, base=base, imports=f"import signal\n{EACH_STEP}")
+    return bench.chain(name, **(DDP | strategy | {"total_steps": STEPS} | values))
 
 
 def cut_short(cut: Chain, uncut: Chain, told: str) -> None:
@@ -121,24 +92,24 @@ IN_TIME = f"stopped at step {CUT} of {STEPS}"
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("horovod")
 def test_horovod_cut_short_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
-    uncut = begun(bench, HOROVOD, "uncut", stack="horovod").train(forked=True)
-    cut_short(begun(bench, HOROVOD, "cut", "SIGTERM", cut=CUT, stack="horovod"), uncut, IN_TIME)
+    provide("horovod")
+    uncut = begun(bench, "horovod", "uncut", stack="horovod").train(forked=True)
+    cut_short(begun(bench, "horovod", "cut", "SIGTERM", cut=CUT, stack="horovod"), uncut, IN_TIME)
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("lightning")
 def test_lightning_cut_short_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
     """No other test cuts Lightning short, or has it keep its own checkpoint beside the run's."""
+    provide("lightning")
     options = dict(strategies.load("lightning_ddp").requirements.options) | {"model_checkpoint": True}
-    uncut = begun(bench, LIGHTNING, "uncut", options=options).train(forked=True)
+    uncut = begun(bench, "lightning_ddp", "uncut", options=options).train(forked=True)
     weights = torch.load(uncut.work / f"step-{STEPS}" / "strategy" / "lightning.ckpt", weights_only=True)["state_dict"]
     ours = result(uncut)["state"]["model"]
     assert set(weights) == {f"network.{name}" for name in ours}
     assert_same({name: weights[f"network.{name}"] for name in ours}, ours)
     for number, told in (("SIGTERM", IN_TIME), ("SIGKILL", "status -9")):
-        cut_short(begun(bench, LIGHTNING, number.lower(), number, cut=CUT, options=options), uncut, told)
+        cut_short(begun(bench, "lightning_ddp", number.lower(), number, cut=CUT, options=options), uncut, told)
 
 
 # How Horovod's processes end
@@ -153,10 +124,10 @@ def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("horovod")
 def test_a_killed_horovodrun_leaves_no_process(bench: Bench) -> None:
     """Only this kills horovodrun."""
-    long = begun(bench, HOROVOD, "long", total_steps=4000, pause=0.02, stack="horovod", launcher="horovodrun")
+    provide("horovod")
+    long = begun(bench, "horovod", "long", total_steps=4000, pause=0.02, stack="horovod", launcher="horovodrun")
     job = long.begin()
     wait_until(long.checkpoints, job)
     (runner,) = [p for p in bench.processes() if words(p)[1:4] == ["-m", "relay.launch.node", "horovodrun"]]

@@ -1,6 +1,5 @@
 """The lock of a run's directory, and files that are complete or absent."""
 
-import errno
 import fcntl
 import os
 import shutil
@@ -92,27 +91,10 @@ def test_no_lock_and_no_look_at_a_disk_follows_a_link(tmp_path: Path, monkeypatc
 
 def test_a_second_trainer_waits_and_then_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.chain.files.WAIT_SECONDS", 0.5)
-    held = exclusive(tmp_path)
-    told = (
-        rf"{tmp_path}: another job already trains this run \(process {os.getpid()} on .*; if .* delete {tmp_path}/lock"
-    )
-    for attempt in (exclusive, wait_until_free):
-        with pytest.raises(Busy, match=told):
-            attempt(tmp_path)
-    del held
-    wait_until_free(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
-    held = exclusive(tmp_path)
-    with pytest.raises(Busy, match=r"\(Slurm job 17 on "):
-        exclusive(tmp_path)
-    held.close()
-
-
-def test_a_file_system_without_locks_is_told_of(tmp_path: Path, monkeypatch, capsys) -> None:
-    def flock(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(files.fcntl, "flock", flock)
-    for _ in range(2):  # `reached` and `resume`
-        sealed.Folder(tmp_path).open().close()
-    assert capsys.readouterr().err.count(f"{tmp_path}: this file system has no locks") == 1
+    told = rf"{tmp_path}: another job already trains this run \(Slurm job 17 on .*; if .* delete {tmp_path}/lock"
+    with exclusive(tmp_path):
+        for attempt in (exclusive, wait_until_free):
+            with pytest.raises(Busy, match=told):
+                attempt(tmp_path)
+    wait_until_free(tmp_path)

@@ -1,6 +1,5 @@
 """A plain training in one process: replicas have statistics of their own, as under DDP."""
 
-import pytest
 import torch
 
 from own_tasks import bound, spec

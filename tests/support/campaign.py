@@ -1,20 +1,25 @@
-"""Kills of real segment jobs: at a random instant, or at a phase.
+"""Kills of real segment jobs at a random instant or at a phase, and of scripts that are chains soon after a step.
 
 At a phase, a process stops itself (`hooked`); then its victim is killed, and it goes on if it can.
 """
 
+import json
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from chain_results import result
-from chain_runs import DROPOUT, Chain, finish
+from chain_runs import DROPOUT, EACH_STEP, ROOT, Chain, finish
 from hooked import Hook, interpreter
 from kills import LONGEST_SECONDS, VICTIMS, Attempt, Campaign, Kill
 from living import until
@@ -28,8 +33,6 @@ SMALL = {"width": 16, "depth": 2, "heads": 4}
 GPT = spec("gpt-tiny", **SMALL, global_batch_size=8)
 MIXTURE = spec("gpt-moe-tiny", **SMALL, global_batch_size=8)
 TWO = {"launcher": "torchrun", "devices_per_node": 2}
-# Every strategy's ranks save at each step, in the background, so that a kill at any step finds a save under way.
-EACH_STEP = "from relay.chain import peers\npeers.AGREE_SECONDS = 0.0"
 
 
 @dataclass(frozen=True)
@@ -145,3 +148,72 @@ def _drawn(draw: random.Random, phase: str, ranks: int) -> Kill:
     rank = None if phase == "import" else 0 if at.endswith(OF_RANK_0) else draw.randrange(ranks)
     call = draw.randint(1, 6) if phase in REPEATED else draw.choice((1, 1, 2)) if phase == "evaluation" else 1
     return Kill(phase, draw.choice(VICTIMS), draw.choice(SIGNALS), at, call, rank, draw.uniform(0.0, 8.0))
+
+
+# Scripts that are chains
+
+
+SCRIPT = ROOT / "tests" / "support" / "chain_script.py"
+RANKS = {"plain": 1, "ddp": 2, "fsdp": 2}
+TO_SCRIPTS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+AT_START = 0.3  # the share of kills that come before a step was taken, in imports, or at an end
+
+
+class ScriptAttempt(Attempt):
+    """One start of a script, through `relay-chain`."""
+
+    def step(self) -> int:
+        """The newest step that any rank has taken in this attempt; 0 before."""
+        found = [0]
+        for told in self.folder.glob("step-*"):
+            with suppress(OSError, ValueError):
+                found.append(int(told.read_text()))
+        return max(found)
+
+    def moment(self, kill: Kill) -> bool:
+        over = self.job.poll
+        until(lambda: self.step() >= kill.call or over() is not None, "the moment has come", LONGEST_SECONDS)
+        return not self.ended_within(kill.after)
+
+    def end(self) -> tuple[int, str]:
+        return self.job.wait(LONGEST_SECONDS), (self.folder / "log").read_text()
+
+
+@dataclass
+class OfScripts(Campaign):
+    """Kills of scripts of these kinds."""
+
+    def drawn(self, draw: random.Random, case: str, count: int) -> list[Kill]:
+        found = []
+        for _ in range(count):
+            phase, step, seconds = ("start", 0, 10.0) if draw.random() < AT_START else ("step", 1, 0.2)
+            step *= draw.randint(1, 30 // RANKS[case])  # of so many that its training has
+            how = draw.choice(VICTIMS), draw.choice(TO_SCRIPTS)
+            found.append(Kill(phase, *how, call=step, after=draw.uniform(0.0, seconds)))
+        return sorted(found, key=lambda kill: kill.call)  # or the later attempts would find the early steps done
+
+    def made(self, case: str, name: str) -> tuple[str, Path]:
+        folder = self.bench.folder / name
+        folder.mkdir(parents=True)
+        (folder / SCRIPT.name).write_text(SCRIPT.read_text())  # the folder's name is in each command line
+        return case, folder
+
+    def begin(self, training: tuple[str, Path], number: int, kill: Kill | None) -> ScriptAttempt:
+        kind, folder = training
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[kind])]
+        launcher = [sys.executable, *(torchrun if kind != "plain" else [])]
+        words = [sys.executable, "-m", "relay.chain", *launcher, folder / SCRIPT.name, kind, folder / "result"]
+        own = {"PYTHONPATH": str(ROOT / "scripts"), "OMP_NUM_THREADS": "1"}
+        for told in folder.glob("step-*"):
+            told.unlink()
+        with (folder / "log").open("ab") as log:
+            given = {"cwd": folder, "env": os.environ | own, "stdout": log, "stderr": log}
+            return ScriptAttempt(folder, subprocess.Popen(words, start_new_session=True, **given))
+
+    def ends(self, kill: Kill) -> range:
+        """Any: a script's launcher has its own."""
+        return range(-64, 256)
+
+    def result(self, case: str, training: tuple[str, Path]) -> list[dict[str, object]]:
+        """What each rank ends with."""
+        return [json.loads((training[1] / f"result-{rank}").read_text()) for rank in range(RANKS[case])]

@@ -1,7 +1,7 @@
 """A script that is a chain in the tests' own process."""
 
 import signal
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,12 +10,7 @@ from relay.chain import Run, Stopped
 
 
 def fitted(
-    run: Run,
-    layers: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    steps: int,
-    stop: int | None,
-    before: Callable[[int], None] = lambda step: None,
+    run: Run, layers: nn.Module, optimizer: Any, steps: int, stop: int | None, before: Any = lambda step: None
 ) -> list[torch.Tensor]:
     """The weights after a job that turns points round; it is told to end after step `stop`. `before` each step."""
     points = [torch.randn(4, 3, generator=torch.Generator().manual_seed(i)) for i in range(steps)]

@@ -20,7 +20,7 @@ from unittest import mock
 
 import psutil
 
-from living import LONGEST_SECONDS, words
+from living import LONGEST_SECONDS, until, words
 from own_tasks import OWN, data_of, spec
 from relay.base.lifeline import DRIVER
 from relay.run_folder.places import Places
@@ -60,6 +60,8 @@ class Made(Base):
         {before}
         return super().train_step(batch)
 """
+# For the imports of such a strategy: its ranks save at each step that has no save to wait for, in the background.
+EACH_STEP = "from relay.chain import peers\npeers.AGREE_SECONDS = 0.0"
 
 
 @dataclass
@@ -160,18 +162,11 @@ class Chain:
         """Start a segment's job, in a process group of its own; by default the whole run, on the tests' own Python."""
         last = self.run.length.total_steps if last is None else last
         words = f"train --run {self.run.id} --first {first} --last {last} --attempt {attempt} --results".split()
-        return subprocess.Popen(
-            [str(python or sys.executable), str(MAIN), *words, str(self.results)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, **({} if python else self._served()), **environment},
-        )
-
-    def _served(self) -> dict[str, str]:
-        """The tests' process as a driver: workers are forks of one that has torch imported, as on a user's machine."""
-        return {DRIVER: f"{os.getpid()} {(self.results / 'datasets').resolve()}"}
+        command = [str(python or sys.executable), str(MAIN), *words, str(self.results)]
+        # The tests' process is its driver: workers are forks of one that has torch imported, as on a user's machine.
+        driver = {} if python else {DRIVER: f"{os.getpid()} {(self.results / 'datasets').resolve()}"}
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(command, start_new_session=True, env=os.environ | driver | environment, **pipes)
 
     def segment(self, first: int = 0, last: int | None = None, **given: Any) -> Ended:
         """Run a segment's job to its end."""
@@ -207,8 +202,7 @@ class Chain:
 
     def fault(self) -> dict[str, Any]:
         """What the trainer recorded of a fault of its own."""
-        found: dict[str, Any] = json.loads((self.work / "fault.json").read_text())
-        return found
+        return json.loads((self.work / "fault.json").read_text())
 
 
 @dataclass
@@ -228,8 +222,5 @@ def finish(job: subprocess.Popen[str], seconds: float = LONGEST_SECONDS) -> Ende
 
 def wait_until(holds: Callable[[], object], job: subprocess.Popen[str]) -> None:
     """Wait until something holds while the job runs: a test that acts on a job which has ended would prove nothing."""
-    deadline = time.monotonic() + LONGEST_SECONDS
-    while not holds():
-        assert job.poll() is None, f"the job ended too early:\n{job.communicate()[1]}"
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+    until(lambda: holds() or job.poll() is not None, "it holds")
+    assert job.poll() is None, f"the job ended too early:\n{job.communicate()[1]}"

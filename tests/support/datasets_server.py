@@ -100,7 +100,6 @@ def _handler(state: Server) -> type[BaseHTTPRequestHandler]:
 class StandIn:
     """A small dataset in a public one's format: description, archives and members by name, arrays."""
 
-    request: DatasetSpec
     source: Source
     archives: dict[str, bytes]
     members: dict[str, bytes]
@@ -114,15 +113,14 @@ def small_mnist() -> StandIn:
         images, labels = arrays[f"{split}-inputs"], arrays[f"{split}-targets"]
         header = struct.pack(">4I", 0x803, len(images), 28, 28)
         members[f"{prefix}-images-idx3-ubyte"] = header + images.tobytes()
-        members[f"{prefix}-labels-idx1-ubyte"] = (
-            struct.pack(">2I", 0x801, len(labels)) + labels.astype(np.uint8).tobytes()
-        )
+        header = struct.pack(">2I", 0x801, len(labels))
+        members[f"{prefix}-labels-idx1-ubyte"] = header + labels.astype(np.uint8).tobytes()
     archives = {f"{name}.gz": gzip.compress(content, mtime=0) for name, content in members.items()}
     described = tuple(
         Archive(known(f"{name}.gz", archives[f"{name}.gz"]), (known(name, members[name]),)) for name in members
     )
     source = Source("mnist", read_mnist, "MNIST/raw", ("http://unused.invalid/",), described)
-    return StandIn(_request("mnist"), source, archives, members, arrays)
+    return StandIn(source, archives, members, arrays)
 
 
 def small_cifar() -> StandIn:
@@ -136,7 +134,7 @@ def small_cifar() -> StandIn:
     name = "cifar-10-python.tar.gz"
     described = Archive(known(name, archive), tuple(known(*item) for item in members.items()))
     source = Source("cifar10", read_cifar10, "cifar-10-batches-py", ("http://unused.invalid/",), (described,))
-    return StandIn(_request("cifar10"), source, {name: archive}, members, arrays)
+    return StandIn(source, {name: archive}, members, arrays)
 
 
 def known(name: str, content: bytes) -> KnownFile:
@@ -166,10 +164,6 @@ def _arrays(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     return found
 
 
-def _request(name: str) -> DatasetSpec:
-    return DatasetSpec(name=name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
-
-
 # What the tests of the dataset stage ask for, and what they look at
 
 
@@ -183,9 +177,9 @@ def make_digits(folder: Path) -> None:
     _images.save(generate.digits(DIGITS.test_count), folder)
 
 
-def make_synthetic(folder: Path, test_count: int = SYNTHETIC.test_count) -> None:
+def make_synthetic(folder: Path) -> None:
     """Images of 3 x 16 x 20 pixels in five classes."""
-    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, test_count)
+    generate.write_synthetic(folder, (3, 16, 20), 5, SYNTHETIC.train_count, SYNTHETIC.test_count)
 
 
 def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:

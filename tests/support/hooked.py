@@ -1,10 +1,12 @@
 """A Python like this one, whose processes stop or kill themselves at a named point: see `hooks/relay_test_hooks.py`."""
 
 import json
-import sys
 import sysconfig
+import venv
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from relay.environments.versioned import site_packages
 
 HOOKS = Path(__file__).parent / "hooks"
 
@@ -32,14 +34,8 @@ class Hook:
 
 def empty(folder: Path) -> tuple[Path, Path]:
     """A virtual environment in `folder`: its Python, and where its packages go."""
-    packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    packages.mkdir(parents=True)
-    base = Path(sys._base_executable)  # type: ignore[attr-defined]
-    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
-    python = folder / "bin" / "python"
-    python.parent.mkdir()
-    python.symlink_to(base)
-    return python, packages
+    venv.create(folder, symlinks=True)
+    return folder / "bin" / "python", site_packages(folder)
 
 
 def link(packages: Path, *folders: Path) -> None:
