@@ -107,8 +107,8 @@ class Fault:
     @property
     def advice(self) -> str:
         """What the user can do about it; '' where its own line says it."""
-        known = self.remedy or (self.row.remedy if self.row else "")
-        return known or ("" if self.mistake else "the log has the traceback")
+        remedy = self.remedy or (self.row.remedy if self.row else "")
+        return remedy or ("" if self.mistake else "the log has the traceback")
 
 
 def _printable(fault: Fault) -> dict[str, Any]:
@@ -242,8 +242,8 @@ def _of_the_disk(work: Path) -> Fault | None:
 
 def _of_slurm() -> Fault | None:
     """Why Slurm has not started the processes, as it says in the log; None where it says nothing that is known."""
-    if known := next((line for line in _slurms_lines() if known_faults.look_up(line, "srun")), None):
-        return Fault(error=known, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
+    if refusal := next((line for line in _slurms_lines() if known_faults.look_up(line, "srun")), None):
+        return Fault(error=refusal, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
     return None
 
 
