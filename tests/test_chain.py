@@ -112,9 +112,9 @@ def test_records_are_on_the_disk_before_the_checkpoint_that_goes_on_from_them(be
     kill = "import os, signal; from pathlib import Path; import relay.chain.saving as c; whole = c.Saver.finish"
     patch = (
         "def finish(self):\n"
-        "    saving = self._saving\n"
+        "    saving = self.writing\n"
         "    whole(self)\n"
-        "    if saving and saving.step == 60 and not Path(FLAG).exists():\n"
+        "    if saving and self.begun == 60 and not Path(FLAG).exists():\n"
         "        Path(FLAG).touch()\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
         "c.Saver.finish = finish"

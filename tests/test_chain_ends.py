@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from chain_here import fitted
 from chain_results import assert_same
 from living import LONGEST_SECONDS
-from relay.chain import ChainError, data_workers, reached, resume, signals, state, telling, things
+from relay.chain import ChainError, loader, reached, resume, signals, state, telling, things
 from relay.chain.peers import Peers
 from relay.chain.signals import SIGNALS, Interruption
 from relay.chain.telling import VARIABLES
@@ -165,7 +165,7 @@ def test_a_fork_of_the_script_ends_by_a_signal_and_keeps_no_job_out_of_the_folde
 
 @pytest.mark.usefixtures("kept")
 def test_data_workers_that_say_nothing_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_workers, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(loader, "SILENT_SECONDS", 0.3)
     run = resume(model=nn.Linear(1, 1))
     with pytest.raises(ChainError, match=r"DataLoader timed out after 0\.3 seconds: the data workers say nothing"):
         list(run.steps(DataLoader(Slow(1.0), num_workers=1)))

@@ -156,8 +156,8 @@ def looped(loop: str, killed: int | None) -> dict[str, torch.Tensor]:
         return run
 
     def until_killed(run: Any, step: int) -> None:
-        if saving := run._saver._saving:
-            saving.seconds.result()
+        if writing := run._saver.writing:
+            writing.result()
         if step == killed:
             raise Killed
 

@@ -405,6 +405,7 @@ def test_what_would_keep_the_chain_from_the_next_job_and_what_cannot_be_read_is_
         ("--time=5 --export=NONE", [], "--export=NONE: it hands"),
         ("", ["--export", "NONE"], "--export NONE: it hands"),
         ("-a 1,2%1", [], "-a 1,2%1: each job of an array would submit an array"),
+        ("--nodes=1 --wait", [], "--wait: each job would wait for the end of the next one"),
     ):
         Path("job.sh").write_text(f"#!/bin/sh\n#SBATCH {told}\nrelay-chain python train.py -a 3\n")
         with pytest.raises(ChainError, match=why):

@@ -13,7 +13,6 @@ from preloaded import spawned
 from relay.base.errors import UserError
 from relay.chain import ChainError
 from relay.chain.peers import Peers
-from relay.chain.save_error import SaveError
 from relay.chain.saving import Parts, Saver
 from relay.chain.sealed import Folder, damage
 from relay.process.ranks import Ranks
@@ -34,9 +33,6 @@ class Numbers:
 
     def prove(self, place: Path) -> None:
         assert damage(place) is None
-
-    def failed(self, step: int, failure: SaveError) -> None:
-        raise failure
 
 
 def test_each_rank_goes_on_with_its_own_and_damage_in_one_share_is_known_to_all(tmp_path: Path) -> None:

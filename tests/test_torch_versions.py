@@ -12,9 +12,9 @@ from torch.distributed.run import get_args_parser
 import torch_versions
 from checkpointed import Training
 from gate_runs import planned
+from relay.chain import sharded
 from relay.launch.command_lines import Meeting, command
 from relay.process.ranks import Ranks
-from relay.strategies import _checkpoints
 
 KNOWN = json.loads(torch_versions.OPTIONS.read_text())
 
@@ -54,8 +54,8 @@ def test_a_version_that_writes_from_the_living_tensors_gets_copies(
         given.append(state)
         return Future()
 
-    monkeypatch.setattr(_checkpoints, "COPIES_HOST_TENSORS", False)
-    monkeypatch.setattr(_checkpoints.dcp, "async_save", later)
+    monkeypatch.setattr(sharded, "COPIES_HOST_TENSORS", False)
+    monkeypatch.setattr(sharded.dcp, "async_save", later)
     training = Training(ranks, prepared)
     training.train(2)
     training.strategy.save(tmp_path / "strategy")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from . import sealed
-from .data_workers import prepare
 from .files import all_described, described, remove
-from .loader import within
+from .loader import prepare
 from .peers import Agreement, Peers
 from .sealed import Folder, newest_of
 from .signals import Interruption
@@ -63,7 +61,7 @@ class ChainCallback(TrainerCallback):
         Says what is passed over. Raises ChainError where none is sound, for one of another script or number of
         processes, and where another process trains in the folder.
         """
-        ranks = self._patient
+        ranks = self._ranks.patient  # rank 0 alone reads a checkpoint, which may be large
         folder = Folder(Path(trainer.args.output_dir))
         self._lock = ranks.by_first(folder.open)
         place = ranks.of_first(
@@ -75,11 +73,6 @@ class ChainCallback(TrainerCallback):
     def _ranks(self) -> Peers:
         return Peers.meet()
 
-    @property
-    def _patient(self) -> Peers:
-        """The same, where rank 0 alone reads a checkpoint, which may be large: the others wait long for it."""
-        return replace(self._ranks, control=self._ranks.saving)
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
@@ -89,7 +82,7 @@ class ChainCallback(TrainerCallback):
         if args.save_only_model:
             raise ChainError("save_only_model=True: the next job would begin with a new optimizer; leave it out")
         ranks = self._ranks
-        prepare(within(kwargs.get("train_dataloader")))
+        prepare(kwargs.get("train_dataloader"))
         self._interruption.watch()
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         self._saved = state.global_step
@@ -137,8 +130,8 @@ class ChainCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Seal what the Trainer has written, once all ranks have written it. Collective."""
-        self._patient.gather(None)
-        self._patient.by_first(lambda: self._seal(args, state))
+        self._ranks.patient.gather(None)
+        self._ranks.patient.by_first(lambda: self._seal(args, state))
         self._saved, self._saving = state.global_step, False
         self._save_seconds = max(self._save_seconds, time.monotonic() - self._step_at)
 

@@ -11,15 +11,15 @@ has been done then, such as the module's hooks, validation and schedulers. An in
 
 from __future__ import annotations
 
-import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
@@ -30,10 +30,9 @@ else:
     except ModuleNotFoundError:
         from pytorch_lightning.callbacks import Checkpoint
 
-from .data_workers import prepare
-from .loader import Loader, Place, own_generators, within
+from .generators import restore
+from .loader import Place, batches, heard, own_generators, prepare
 from .peers import Agreement, Peers, check_intervals
-from .save_error import SaveError, tried_again
 from .saving import Parts, Saver
 from .sealed import Folder, newest_of, step_of
 from .signals import Interruption
@@ -44,6 +43,55 @@ from .telling import ChainError, reporter, stopped, tell, tell_in_one_line
 follow_torchrun()
 
 CHECKPOINT = "trainer.ckpt"
+
+
+class Loader:
+    """A loader of the Trainer that counts its batches, and begins where an earlier job stopped.
+
+    An epoch's order is drawn when its first batch is fetched, and not before: what is drawn then is known. With that
+    batch, `generators`, the process's, are restored. `before` is called before each batch is fetched. All else is as
+    the loader has it. `place` and `own`, the states of its own generators, are those of an earlier job.
+    """
+
+    def __init__(self, loader: Any, trainer: Any, place: Place | None, own: list[torch.Tensor]) -> None:
+        self.loader, self._trainer = loader, trainer
+        self._place, self._goes_on, self._own = place or Place(), place is not None, own
+        self.generators: dict[str, Any] | None = None
+        self.before: Callable[[], None] = lambda: None
+
+    def reached(self, ahead: int) -> dict[str, Any]:
+        """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
+        return {**asdict(self._place), "batch": max(0, self._place.batch - ahead)}
+
+    def __iter__(self) -> Iterator[Any]:
+        self.before()
+        if not self._goes_on:
+            self._place = Place(epoch=self._trainer.fit_loop.epoch_progress.current.processed)
+        self._goes_on = False
+        self._restore()
+        place = self._place
+        keeps_place = hasattr(self.loader, "load_state_dict")  # the Trainer has it go on by itself
+        left = iter(self.loader) if keeps_place else batches(self.loader, place)
+        for batch in heard(left):
+            place.batch += 1
+            yield batch
+            self.before()
+
+    def _restore(self) -> None:
+        """Whatever was drawn since the job began, the generators go on as they were when it was saved."""
+        for each, state in zip(own_generators(self.loader), self._own, strict=False):
+            each.set_state(state)
+        if self.generators is not None:
+            restore(self.generators)
+        self._own, self.generators = [], None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # before it is there, as when this is copied
+            raise AttributeError(name)
+        return getattr(self.loader, name)
 
 
 class ChainCallback(Checkpoint):
@@ -85,10 +133,10 @@ class ChainCallback(Checkpoint):
         """
         ranks = self._ranks = _joined(trainer)
         self._lock = ranks.by_first(self.folder.open)
-        self._saver = Saver(self.folder, self, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
+        self._saver = Saver(self.folder, self, ranks)
         self._interruption.end_time = ranks.by_first(lambda: end_time(self.time_limit))
         # Rank 0 reads a large checkpoint for long. The Saver's group waits as long, and nothing is saved meanwhile.
-        self._resumed = replace(ranks, control=ranks.saving).of_first(
+        self._resumed = ranks.patient.of_first(
             lambda: newest_of(self._script, ranks.world_size, self.folder.places(), "give another folder")
         )
         # Now: the Trainer calls nobody where no step is left.
@@ -131,7 +179,7 @@ class ChainCallback(Checkpoint):
         here = len(combined.flattened)
         saved = own.get("places", ())[:here], own.get("own", ())[:here]
         for each, place, its_own in zip_longest(combined.flattened, *saved):
-            prepare(within(each))
+            prepare(each)
             self._loaders.append(Loader(each, trainer, place and Place(**place), its_own or []))
         # The first is asked first: when it is, the step before is over.
         self._loaders[0].generators, self._loaders[0].before = own.get("generators"), lambda: self._between(trainer)
@@ -201,12 +249,8 @@ class ChainCallback(Checkpoint):
 
     def prove(self, place: Path) -> None:
         """Have the Trainer read a checkpoint. Collective. Raises ChainError."""
-        ranks = replace(self._agreement.ranks, control=self._agreement.ranks.saving)  # for as long as in `newest`
+        ranks = self._agreement.ranks.patient  # for as long as in `newest`
         ranks.alike(lambda: _read(self._trainer, place / CHECKPOINT, ranks.rank))
-
-    def failed(self, step: int, failure: SaveError) -> None:
-        """Say that a save failed. Raises ChainError where the one before failed, too."""
-        tried_again(self.folder.path, step, failure, self._agreement.ranks.rank)
 
 
 def _joined(trainer: Any) -> Peers:

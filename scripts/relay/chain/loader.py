@@ -1,27 +1,38 @@
-"""A script's loader: the place in its data from which the next job goes on.
+"""A script's loader: the place in its data from which the next job goes on, and its workers.
 
 An epoch's order is drawn when its loader is asked for an iterator. So the generators are kept as they were then, beside
 how they are now. To go on, the first are restored, the order is drawn again, the batches that were trained are passed
 over, and then the generators are restored as they are now.
+
+Workers are shielded from a job's signals, bounded in their silence, and ended.
 """
 
 from __future__ import annotations
 
+import atexit
 import copy
+import multiprocessing
+import os
+import signal
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from .data_workers import heard
 from .generators import Own, generators, restore
+from .signals import SIGNALS
+from .telling import ChainError
 
 FEEDING = (DataLoader, Sampler, Dataset)
 HOLDING = ("sampler", "batch_sampler", "dataset")  # also where they are properties
 MOST_HELD = 100  # of a list, such as the data sets that ConcatDataset joins; a data set's samples are no such list
+LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")  # sockets' names have 107 bytes at most
+SILENT_SECONDS = 600  # without a batch, where the user gave the loader no `timeout`
+_LET_GO_SECONDS = 1.0
 
 
 @dataclass
@@ -182,50 +193,62 @@ def _read_again(iterator: Iterator[Any], count: int, arrived: Callable[[], None]
     yield from iterator
 
 
-class Loader:
-    """A loader of Lightning's Trainer that counts its batches, and begins where an earlier job stopped.
+# The workers
 
-    An epoch's order is drawn when its first batch is fetched, and not before: what is drawn then is known. With that
-    batch, `generators`, the process's, are restored. `before` is called before each batch is fetched. All else is as
-    the loader has it. `place` and `own`, the states of its own generators, are those of an earlier job.
+
+def prepare(loader: Any) -> None:
+    """Shield the workers of a loader, and of those within, from a job's signals; bound the wait for a batch.
+
+    Raises ChainError where they could not make their sockets: the training would wait for ever.
     """
+    folder = tempfile.gettempdir()
+    for each in within(loader):
+        if not isinstance(each, DataLoader) or not each.num_workers:
+            continue
+        if len(os.fsencode(folder)) > LONGEST_FOLDER:
+            raise ChainError(
+                f"TMPDIR={folder}: {len(os.fsencode(folder))} characters are too many for data workers' sockets; "
+                f"allowed: at most {LONGEST_FOLDER}, such as /tmp"
+            )
+        each.timeout = each.timeout or SILENT_SECONDS
+        if not isinstance(each.worker_init_fn, _Shielded):
+            each.worker_init_fn = _Shielded(each.worker_init_fn)
+            atexit.unregister(_let_go)
+            atexit.register(_let_go)
 
-    def __init__(self, loader: Any, trainer: Any, place: Place | None, own: list[torch.Tensor]) -> None:
-        self.loader, self._trainer = loader, trainer
-        self._place, self._goes_on, self._own = place or Place(), place is not None, own
-        self.generators: dict[str, Any] | None = None
-        self.before: Callable[[], None] = lambda: None
 
-    def reached(self, ahead: int) -> dict[str, Any]:
-        """The place, as plain values; `ahead` batches were fetched that are not trained yet."""
-        return {**asdict(self._place), "batch": max(0, self._place.batch - ahead)}
+def heard(batches: Iterable[Any]) -> Iterator[Any]:
+    """The same batches. Raises ChainError in place of torch's error where the workers say nothing for too long."""
+    try:
+        yield from batches
+    except RuntimeError as error:
+        if "DataLoader timed out" not in str(error):
+            raise
+        raise ChainError(
+            f"{error}: the data workers say nothing; what they printed is above. Where a batch may take longer, give "
+            "the loader timeout=SECONDS"
+        ) from None
 
-    def __iter__(self) -> Iterator[Any]:
-        self.before()
-        if not self._goes_on:
-            self._place = Place(epoch=self._trainer.fit_loop.epoch_progress.current.processed)
-        self._goes_on = False
-        self._restore()
-        place = self._place
-        keeps_place = hasattr(self.loader, "load_state_dict")  # the Trainer has it go on by itself
-        left = iter(self.loader) if keeps_place else batches(self.loader, place)
-        for batch in heard(left):
-            place.batch += 1
-            yield batch
-            self.before()
 
-    def _restore(self) -> None:
-        """Whatever was drawn since the job began, the generators go on as they were when it was saved."""
-        for each, state in zip(own_generators(self.loader), self._own, strict=False):
-            each.set_state(state)
-        if self.generators is not None:
-            restore(self.generators)
-        self._own, self.generators = [], None
+@dataclass
+class _Shielded:
+    """What a worker begins with: what reaches every process of a job ends none, for the last step still needs it."""
 
-    def __len__(self) -> int:
-        return len(self.loader)
+    then: Callable[[int], None] | None
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # before it is there, as when this is copied
-            raise AttributeError(name)
-        return getattr(self.loader, name)
+    def __call__(self, worker: int) -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        if self.then:
+            self.then(worker)
+
+
+def _let_go() -> None:
+    """At the end: kill workers that are stuck. multiprocessing would wait for ever, as they ignore its SIGTERM."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's own handler makes an error of a worker's death
+    left = [each for each in multiprocessing.active_children() if each.daemon]
+    for each in left:
+        each.terminate()
+    for each in left:
+        each.join(_LET_GO_SECONDS)
+        each.kill()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -61,6 +61,11 @@ class Peers:
         raise ChainError(
             f"{variable} is {size}, and there is no process group; call {call} before resume{alone}", aloud=rank == 0
         )
+
+    @property
+    def patient(self) -> Peers:
+        """The same, for what one rank reads or writes for long: the others wait for it as for a save."""
+        return replace(self, control=self.saving)
 
     def largest(self, values: list[float]) -> list[float]:
         """The largest of all ranks' values, each for itself. Collective."""

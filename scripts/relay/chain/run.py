@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .data_workers import heard, prepare
-from .loader import batches, epoch_size, own_generators, within
+from .loader import batches, epoch_size, heard, own_generators, prepare
 from .peers import Agreement, Peers, check_intervals
 from .saving import Saver
 from .sealed import Folder
@@ -54,7 +52,7 @@ def resume(
     place = Folder(Path(folder))
     lock = ranks.by_first(place.open)
     content = Things(state, ranks, place, Path(sys.argv[0]).name)
-    saver = Saver(place, content, ranks, ranks.of_first(lambda: secrets.token_hex(4)))
+    saver = Saver(place, content, ranks)
     interruption.saved, interruption.saving = lambda: saver.saved, lambda: saver.under_way
     content.go_on(saver)
     tell("resumed", content.place.step)
@@ -126,7 +124,7 @@ class Run:
         """
         self._go_on()
         self._of_steps = self._entered = True
-        prepare(within(loader))
+        prepare(loader)
         if reached := self._place.loader:
             self._saver.ranks.alike(lambda: self._compare(reached, epoch_size(loader)))
         self._place.loader = epoch_size(loader)

@@ -15,22 +15,34 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 import torch
 
-from .files import described, remove, sync
+from .files import described, disk_refusal, remove, sync
 from .generators import Own, generators, restore
 from .peers import Peers
-from .save_error import SaveError, cause_of, in_one_line
 from .sealed import Folder, damage, manifest, step_of
 from .state import unreadable
-from .telling import ChainError, tell
+from .telling import ChainError, say, tell
 
+FULL = ("No space left", "quota exceeded")  # of errno's texts
 # How far a rank is with a save. That of the whole save is the largest of all ranks': it has failed once all know of it.
 DONE, FAILED, WRITING = 0.0, 1.0, 2.0
 Files = dict[str, Any]
 T = TypeVar("T")
+
+
+class SaveError(Exception):
+    """Why a save has failed, and on which rank; the same on all of them. Its cause is known to that rank.
+
+    `again`: the one before has failed, too.
+    """
+
+    def __init__(self, reason: str, rank: int) -> None:
+        super().__init__(f"{reason} (rank {rank})")
+        self.rank, self.again = rank, False
 
 
 @dataclass
@@ -61,40 +73,22 @@ class Content(Protocol):
     def prove(self, place: Path) -> None:
         """Read the first checkpoint of a training as the next job will, which would be too late. Collective; raises."""
 
-    def failed(self, step: int, failure: SaveError) -> None:
-        """A save has failed: raises, or lets the training go on. Collective."""
-
-
-@dataclass
-class Saving:
-    """A save under way. `seconds` it took, once it is complete."""
-
-    step: int
-    partial: Path
-    seconds: Future[float]
-
-    @property
-    def progress(self) -> float:
-        """DONE, FAILED or WRITING, on this rank."""
-        if not self.seconds.done():
-            return WRITING
-        return FAILED if self.seconds.exception() else DONE
-
 
 class Saver:
     """A chain's checkpoints, as its ranks write and load them together.
 
-    `attempt` is a name that all processes of this job share, and no other job's. `saved` is the newest step that is
+    `attempt` is a name that all processes of this job share, and no other job's; made here where none is given, and
+    then a collective call. `saved` is the newest step that is
     complete, `begun` the newest whose save has begun; `under_way` tells whether one is being copied, written or read.
     `longest_save_seconds` is the longest from a save's beginning until it was complete, in this job or an earlier one;
     0 where none has ended.
     """
 
-    def __init__(self, folder: Folder, content: Content, ranks: Peers, attempt: str) -> None:
+    def __init__(self, folder: Folder, content: Content, ranks: Peers, attempt: str = "") -> None:
         self.folder, self.content, self.ranks = folder, content, ranks
         self.saved, self.begun, self.longest_save_seconds = 0, 0, 0.0
-        self._attempt, self.under_way = attempt, False
-        self._saving: Saving | None = None
+        self._attempt, self.under_way = attempt or ranks.of_first(lambda: token_hex(4)), False
+        self.writing: Future[float] | None = None  # the seconds that the save of `begun` took, once it is complete
         self._proven = self._failed = False  # whether a checkpoint of this training was read; the last save has failed
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self.further: list[Own] = []  # the loader's, of the user's making
@@ -115,7 +109,11 @@ class Saver:
     @property
     def progress(self) -> float:
         """How far this rank is, for the ranks to agree on; DONE without a save."""
-        return self._saving.progress if self._saving else DONE
+        if self.writing is None:
+            return DONE
+        if not self.writing.done():
+            return WRITING
+        return FAILED if self.writing.exception() else DONE
 
     def save(self, step: int) -> None:
         """Save the state after `step` steps, and wait until it is complete. Collective."""
@@ -131,7 +129,7 @@ class Saver:
 
     def begin(self, step: int) -> None:
         """Begin to save the state after `step` steps; returns once it is copied. Collective; one save at a time."""
-        assert self._saving is None, "a save is still being written"
+        assert self.writing is None, "a save is still being written"
         began, place, self.under_way = time.monotonic(), self.partial(step), True
         with suppress(OSError):  # who writes there meets the same, and tells it
             place.mkdir(0o755, exist_ok=True)
@@ -139,45 +137,55 @@ class Saver:
         parts = self.content.save(place, step)
         parts.own = own | {**parts.own}
         self.begun = step
-        self._saving = Saving(step, place, self._thread.submit(self._write, place, step, parts, began))
+        self.writing = self._thread.submit(self._write, place, step, parts, began)
 
     def agree(self, progress: float) -> bool:
         """Told the largest `progress` of all ranks: end the save once it is complete, or has failed on all of them.
 
-        Whether another save can begin. Collective. Raises what the content's `prove` and `failed` do.
+        Whether another save can begin. Collective. Raises what `failed` and the content's `prove` do.
         """
-        if self._saving and progress != WRITING:
-            saving, self._saving = self._saving, None
-            self._conclude(saving, failed=progress == FAILED)
+        if self.writing and progress != WRITING:
+            writing, self.writing = self.writing, None
+            self._conclude(writing, failed=progress == FAILED)
             self.under_way = False
-        return self._saving is None
+        return self.writing is None
 
     def finish(self) -> None:
         """Wait until the save that was begun, if any, is complete. Collective; raises as `agree` does."""
         progress = WRITING
         while not self.agree(progress):
             # Often enough that the ranks who wait hear of each other before the group's timeout.
-            wait([self._saving.seconds] if self._saving else [], timeout=1.0)
+            wait([self.writing] if self.writing else [], timeout=1.0)
             (progress,) = self.ranks.largest([self.progress])
 
-    def _conclude(self, saving: Saving, *, failed: bool) -> None:
+    def _conclude(self, writing: Future[float], *, failed: bool) -> None:
+        step = self.begun
         try:
-            seconds = saving.seconds.result()
+            seconds = writing.result()
             if failed:  # the ranks' threads have lost each other
                 raise SaveError("no rank tells why", 0)
         except SaveError as failure:
             if self.ranks.rank == 0:
                 with suppress(OSError):  # room for what others write there
-                    remove(saving.partial)
+                    remove(self.partial(step))
             failure.again, self._failed = self._failed, True
-            self.content.failed(saving.step, failure)
+            self.failed(step, failure)
         else:
             self.longest_save_seconds = max(self.longest_save_seconds, seconds)
-            self.saved, self._failed = saving.step, False
+            self.saved, self._failed = step, False
             if not self._proven:
-                self.content.prove(self.folder.place(saving.step))
+                self.content.prove(self.folder.place(step))
                 self._proven = True
-            tell("saved", saving.step)
+            tell("saved", step)
+
+    def failed(self, step: int, failure: SaveError) -> None:
+        """Say that a save has failed. Raises ChainError where the one before failed, too. Collective."""
+        line, aloud = f"{self.folder.path}: step {step} could not be saved: {failure}", self.ranks.rank == failure.rank
+        if failure.again:
+            remedy = "make room there" if any(words in str(failure) for words in FULL) else "see to that disk"
+            raise ChainError(f"{line}; {remedy}, and start the same job again", aloud=aloud)
+        if aloud:
+            say(f"warning: {line}; the next save tries again")
 
     # In the background
 
@@ -220,12 +228,21 @@ class Saver:
         try:
             result.append(act())
         except BaseException as error:  # torch's CheckpointException is no Exception
-            cause = cause_of(error, self.ranks.rank, self.folder.path)
-        every = self.ranks.gather((result, in_one_line(cause) if cause else ""), saving=True)
+            cause = self._cause_of(error)
+        every = self.ranks.gather((result, _in_one_line(cause) if cause else ""), saving=True)
         for rank, (_, reason) in enumerate(every):
             if reason:
                 raise SaveError(reason, rank) from (cause if rank == self.ranks.rank else None)
         return [one for results, _ in every for one in results]
+
+    def _cause_of(self, error: BaseException) -> BaseException | None:
+        """Why this rank could not write; None where another one knows. torch names no full disk: a probe does."""
+        failures = getattr(error, "failures", None)  # of torch's CheckpointException: by rank, the same on all ranks
+        if isinstance(failures, dict) and failures:
+            if self.ranks.rank not in failures:
+                return None
+            error = failures[self.ranks.rank][0]
+        return error if isinstance(error, OSError) else (disk_refusal(self.folder.path) or error)
 
     # Loading
 
@@ -245,7 +262,7 @@ class Saver:
 
         Of another run's, the ranks' own files are left: they need not draw what this one's ranks should.
         """
-        own = self.ranks.alike(partial(self._read_own, place)) if of_this_run else {}
+        own = self.ranks.alike(lambda: read(place / own_file(self.ranks.rank))) if of_this_run else {}
         self.content.load(place, own)
         self.saved = self.begun = int(step_of(place))
         self._proven = True
@@ -257,12 +274,12 @@ class Saver:
                 if isinstance(seconds, float) and 0 <= seconds < math.inf:
                     self.longest_save_seconds = seconds
 
-    def _read_own(self, place: Path) -> Mapping[str, Any]:
-        path = place / own_file(self.ranks.rank)
-        own: Mapping[str, Any] = read(path)
-        if str(own.get("step", step_of(place))) != step_of(place):
-            raise ChainError(f"{path} is that of another step; delete {place}, and start the same job again")
-        return own
+
+def _in_one_line(cause: BaseException) -> str:
+    """Why a rank could not write: of a disk, as it is known to all."""
+    if isinstance(cause, OSError):
+        return cause.strerror or str(cause)
+    return f"{type(cause).__name__}: {cause}".splitlines()[0]
 
 
 def own_file(rank: int) -> str:

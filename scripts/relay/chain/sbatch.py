@@ -29,6 +29,7 @@ FRUITLESS_JOBS = 2  # in a row that have saved no step
 LOCK_SECONDS = 4 * slurm.LONGEST_SECONDS
 LAST = "it was the last job allowed"
 _LOST = re.compile("timed out|no answer|zero bytes|receive failure", re.I)  # sbatch may have submitted the job
+_WAITS = re.compile(r"(?m)^#SBATCH\b.*?\s(--wait|-W)(?=\s|$)")
 _ARRAY = re.compile(r"(?m)^#SBATCH\b.*?\s((?:--array|-a)(?:[= ]?[\d,:%-]+))")
 
 
@@ -74,7 +75,10 @@ def main(words: Sequence[str]) -> int:
             f"{refused}: it hands the next job no variables, and the chain would end with its first job; allowed: a "
             "value with ALL, or none at all"
         )
-    if array := _ARRAY.search(f"#SBATCH {' '.join(own)}\n{text}"):
+    options = f"#SBATCH {' '.join(own)}\n{text}"
+    if waits := _WAITS.search(options):
+        raise ChainError(f"{waits[1]}: each job would wait for the end of the next one; leave it out")
+    if array := _ARRAY.search(options):
         raise ChainError(
             f"{array[1]}: each job of an array would submit an array; submit a chain for each, by its own script"
         )
@@ -89,7 +93,7 @@ def main(words: Sequence[str]) -> int:
         except ChainError as error:
             look = "; look with squeue whether Slurm has it all the same, before you submit it again"
             raise ChainError(f"{error}{look if _LOST.search(str(error)) else ''}") from None
-        _keep_gained(state, {})
+        state.pop("gained", None)
     say(f"job {state['job']} is submitted; each job submits the next one, {most} at most")
     return 0
 
@@ -195,10 +199,10 @@ class Following:
     def _fruitless(self, gained: bool | None) -> bool:
         """Note whether this job has saved a step; whether the last ones have saved none. None: that is not known."""
         with _recorded(Path(self.chain.record)) as state:
-            known = {job: its for job, its in state.get("gained", {}).items() if job != self.own}
-            known = {**known, self.own: gained} if gained is not None else {}
-            last = dict([*known.items()][-FRUITLESS_JOBS:])
-            _keep_gained(state, last)
+            before = [(job, its) for job, its in state.get("gained", {}).items() if job != self.own]
+            last = {} if gained is None else dict([*before, (self.own, gained)][-FRUITLESS_JOBS:])
+            state.pop("gained", None)
+            state |= {"gained": last} if last else {}
         return len(last) == FRUITLESS_JOBS and not any(last.values())
 
     def end(self, status: int, *, gained: bool | None) -> None:
@@ -222,11 +226,6 @@ class Following:
                 slurm.call(*_cancelling(self.job).split())
             except ChainError as error:  # the training's own status stands
                 say(f"warning: job {self.job} is still to come: {error}; cancel it: {_cancelling(self.job)}")
-
-
-def _keep_gained(state: dict[str, Any], gained: dict[str, bool]) -> None:
-    state.pop("gained", None)
-    state |= {"gained": gained} if gained else {}
 
 
 def follow() -> Following | None:

@@ -19,7 +19,6 @@ from . import writers
 from .generators import Own
 from .loader import Place
 from .peers import Peers
-from .save_error import SaveError, tried_again
 from .saving import Parts, Saver, own_file, read
 from .sealed import Folder, damage, manifest, newest_sound, of_another
 from .state import REPLICATED, State, parameters
@@ -29,10 +28,7 @@ _KINDS = {LRScheduler: "scheduler", Optimizer: "optimizer", torch.amp.GradScaler
 
 
 class Things:
-    """The content of a script's checkpoints. `script` is the name of its file; `place` is where it is in its data.
-
-    Where a save fails, it is said, and the next one tries again; where that fails, too, all ranks raise ChainError.
-    """
+    """The content of a script's checkpoints. `script` is the name of its file; `place` is where it is in its data."""
 
     def __init__(self, state: State, ranks: Peers, folder: Folder, script: str) -> None:
         self.state, self.ranks, self.folder, self.script = state, ranks, folder, script
@@ -73,10 +69,6 @@ class Things:
     def prove(self, place: Path) -> None:
         """Prove that a checkpoint can be read. Collective. Raises ChainError."""
         self.ranks.alike(lambda: self._prove(place))
-
-    def failed(self, step: int, failure: SaveError) -> None:
-        """Say that a save failed. Raises ChainError where the one before failed, too."""
-        tried_again(self.folder.path, step, failure, self.ranks.rank)
 
     def _prove(self, place: Path) -> None:
         """Read a checkpoint that was just saved, as the next job will. Raises ChainError where that cannot be.

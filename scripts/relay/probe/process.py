@@ -21,7 +21,8 @@ from relay.process import machine, system
 from relay.process.devices import is_gpu
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
-from relay.run_folder.known_faults import Kind, is_a
+from relay.run_folder.faults import Fault
+from relay.run_folder.known_faults import Kind
 from relay.spec.job import Job
 from relay.spec.run import Probe, Training
 from relay.task.bound import BoundTask
@@ -69,7 +70,7 @@ def refused(error: BaseException) -> bool:
     """Whether the error says that there was no memory."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, (RuntimeError, OSError)) and is_a(Kind.MEMORY, error)
+    return isinstance(error, (RuntimeError, OSError)) and Fault.of(error).is_a(Kind.MEMORY)
 
 
 @contextmanager

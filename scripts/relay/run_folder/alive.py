@@ -14,6 +14,7 @@ from relay.base import lifeline
 from relay.base.files import read_json_or, write_json
 
 ATTEMPT = "TORCH_RELAY_ATTEMPT"  # processes inherit it from the job that starts them
+NOTES = "alive-*-*.json"  # of whatever attempt
 _own: list[Path] = []  # the note of this process
 
 
@@ -47,13 +48,6 @@ def killed(work: Path) -> list[int]:
     notes = (read_json_or(path, None) for path in work.glob(f"alive-{attempt()}-*.json"))
     here = (note for note in notes if isinstance(note, dict) and note.get("place") == _place())
     return sorted(note["rank"] for note in here if not lifeline.alive(note["process"]))
-
-
-def forget(work: Path) -> None:
-    """Remove the notes that killed ranks have left, of whatever attempt."""
-    for note in work.glob("alive-*-*.json"):
-        with suppress(OSError):
-            note.unlink()
 
 
 def _place() -> list[str]:

@@ -89,9 +89,10 @@ class Records:
 
         A script may be killed before its last evaluation: the next job then only prints the accuracy, which is `read`.
         """
-        told = any(line.get(name) for line in self.lines for name in ("losses", "blocks", "read", "first_at"))
+        if any(line.get(name) for line in self.lines for name in ("losses", "blocks", "read", "first_at")):
+            return False
         # Where a disk has damaged the lines between, the end alone knows of the steps.
-        return bool(self.end) and not self.end.get("stopped") and not told and self.end["end"] <= self.start
+        return bool(self.end) and not self.end.get("stopped") and self.end["end"] <= self.start
 
     @property
     def losses(self) -> list[tuple[int, float]]:
@@ -128,41 +129,28 @@ def counted(attempts: Sequence[Records]) -> list[Counted]:
 
     Records are flushed with every checkpoint, so that no block straddles one.
     """
-    found: list[Counted] = []
+    newest_first: list[Counted] = []
     limit = math.inf
     for records in reversed([each for each in attempts if each]):
         blocks = [block for block in records.all_of("blocks") if block[1] <= limit]
         every = records.losses
         losses = [(step, loss) for step, loss in every if step <= limit]
         evaluations = [each for each in records.all_of("evaluations") if each["step"] <= limit]
-        found.append(Counted(records.start, blocks, losses, evaluations))
+        newest_first.append(Counted(records.start, blocks, losses, evaluations))
         if every:  # one that trained nothing has trained nothing again: its segment had been done before
             limit = min(limit, records.start)
-    return found[::-1]
+    return newest_first[::-1]
 
 
 def read(work: Path, attempt: int) -> Records:
-    """An attempt's records, but for lines that are damaged, were cut off by a kill, or tell the same steps again; none
-    where its beginning is lost, or is that of another run.
+    """An attempt's records, but for lines that are damaged or were cut off by a kill. None where its beginning is lost,
+    or is that of another run.
 
     What is missing then shows as steps without a loss.
     """
     whole = lines_of(attempt_path(work, attempt))
     begins = bool(whole) and isinstance(whole[0].get("start"), int) and whole[0].get("run") in (None, work.name)
-    return Records(_once(whole)) if begins else Records()
-
-
-def _once(lines: list[Line]) -> list[Line]:
-    """The lines without those that tell again what was told before, such as a file that was appended to itself."""
-    kept, reached = lines[:1], int(lines[0]["start"])
-    for line in lines[1:]:
-        if "start" in line or line.get("after", reached) < reached:
-            continue
-        kept.append(line)
-        reached = line.get("after", reached) + len(line.get("losses", ()))
-        if "end" in line:
-            break
-    return kept
+    return Records(whole) if begins else Records()
 
 
 def line_of(values: Mapping[str, Any]) -> str:

@@ -107,8 +107,8 @@ class Fault:
     @property
     def advice(self) -> str:
         """What the user can do about it; '' where its own line says it."""
-        known = self.remedy or (self.row.remedy if self.row else "")
-        return known or ("" if self.mistake else "the log has the traceback")
+        remedy = self.remedy or (self.row.remedy if self.row else "")
+        return remedy or ("" if self.mistake else "the log has the traceback")
 
 
 def _printable(fault: Fault) -> dict[str, Any]:
@@ -125,9 +125,11 @@ def file_of(work: Path, rank: int) -> Path:
     return work / f"fault-{alive.attempt()}-{rank}.json"
 
 
-def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> None:
+def record(work: Path, error: BaseException, rank: int = 0, where: str = "") -> Fault:
     """Write an error down as this rank's fault; `where` it was, by default that of the error that is being handled."""
-    Fault.of(error, rank, where or traceback.format_exc()).write(file_of(work, rank))
+    fault = Fault.of(error, rank, where or traceback.format_exc())
+    fault.write(file_of(work, rank))
+    return fault
 
 
 def of_ranks(work: Path) -> list[Fault]:
@@ -165,9 +167,9 @@ def recorded(work: Path) -> Fault | None:
 def forget(work: Path) -> None:
     """A new attempt begins, by a name of its own; what earlier ones left is removed."""
     alive.begin()
-    _discard(work, FAULT)
-    watchdog.forget(work, _log())
-    alive.forget(work)
+    watchdog.forget(_log())
+    for pattern in (FAULT, watchdog.DUMPS, alive.NOTES):
+        _discard(work, pattern)
     for path in work.glob("fault-*.json"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > OUTLIVED_SECONDS:
@@ -192,7 +194,7 @@ def collect(work: Path, *, came_further: bool = False) -> Fault | None:
     if first and first.is_a(Kind.HANG) and len({fault.rank for fault in left} | set(flights)) < first.world_size:
         first = None  # they waited for one that was killed
     _discard(work, f"fault-{alive.attempt()}-*.json")
-    alive.forget(work)
+    _discard(work, alive.NOTES)
     if first and not first.again(came_further=came_further):  # else the retry may find another place, or this one free
         first.write(work / FAULT)
     _show(first, left)
@@ -240,8 +242,8 @@ def _of_the_disk(work: Path) -> Fault | None:
 
 def _of_slurm() -> Fault | None:
     """Why Slurm has not started the processes, as it says in the log; None where it says nothing that is known."""
-    if known := next((line for line in _slurms_lines() if known_faults.look_up(line, "srun")), None):
-        return Fault(error=known, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
+    if refusal := next((line for line in _slurms_lines() if known_faults.look_up(line, "srun")), None):
+        return Fault(error=refusal, rank=0, kind="srun", mistake=False, time=time.time(), met_by="srun")
     return None
 
 

@@ -63,9 +63,3 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, UserError) or error.__cause__ is None:
         return line
     return f"{line}; {text_of(error.__cause__)}"
-
-
-def is_a(kind: Kind, error: BaseException) -> bool:
-    """Whether an error is of that kind. A mistake of the user's is of none."""
-    row = None if isinstance(error, UserError) else look_up(text_of(error))
-    return row is not None and row.kind == kind

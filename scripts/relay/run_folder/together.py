@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from relay.base.errors import PeerFailed, UserError
-from relay.run_folder import alive, faults, known_faults
+from relay.run_folder import alive, faults
 from relay.run_folder.faults import Fault, file_of, first_of, of_ranks, world_size
 from relay.run_folder.known_faults import Kind
 
@@ -40,8 +40,8 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
         with suppress(OSError):  # the log may be on the disk that is full
-            faults.record(work, error, rank)
-            if known_faults.is_a(Kind.LOST_PEER, error) and (first := first_of(_of_others(work, rank))):
+            own = faults.record(work, error, rank)
+            if own.is_a(Kind.LOST_PEER) and (first := first_of(_of_others(work, rank))):
                 _tell_follower(rank, first)  # its own traceback would only hide the one that matters
             elif not isinstance(error, UserError) and (world_size() == 1 or not file_of(work, rank).exists()):
                 traceback.print_exc()  # of several the job shows the first one's alone, once all have ended
@@ -52,11 +52,11 @@ def guarded(work: Path, main: Callable[[], None]) -> None:
 
 def _end_with_peer(work: Path, rank: int) -> None:
     """End this process some seconds after another rank's fault, wherever it waits. It leaves word that it was alive."""
-    while not (found := _of_others(work, rank) or [Fault.of(LOST, killed) for killed in alive.killed(work)]):
+    while not (others := _of_others(work, rank) or [Fault.of(LOST, killed) for killed in alive.killed(work)]):
         time.sleep(LOOK_SECONDS)
     time.sleep(GRACE_SECONDS)
-    found = _of_others(work, rank) or found
-    first = first_of(found) or found[0]
+    others = _of_others(work, rank) or others
+    first = first_of(others) or others[0]
     _tell_follower(rank, first)
     if not file_of(work, rank).exists():  # its own error may just have been recorded
         frame = sys._current_frames().get(threading.main_thread().ident or 0)

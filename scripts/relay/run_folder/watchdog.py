@@ -20,6 +20,7 @@ ENTRIES = "2000"  # collectives that are kept of each rank; torch's own default 
 _RENAMED = (2, 9)  # the first torch that surely knows the new names; later ones warn of the old ones
 _LAST_BYTES = 1 << 20
 _HELD_BYTES: dict[Path, int] = {}  # what a job's log held when this attempt began
+DUMPS = "flight-*"  # of whatever attempt
 _NEARLY = 0.9  # of the timeout: the file's time is that of its server, whose clock may be another
 _WORDS = re.compile(
     r"Rank (\d+)\] \w+(?: group)? watchdog thread terminated with exception: (.+?)"
@@ -77,10 +78,8 @@ def dumps(work: Path) -> dict[int, dict[str, Any]]:
     return by_rank
 
 
-def forget(work: Path, log: Path | None) -> None:
-    """Remove the dumps, of whatever attempt. What the job's log holds by now is of an earlier one."""
-    for path in work.glob("flight-*"):
-        path.unlink(missing_ok=True)
+def forget(log: Path | None) -> None:
+    """What the job's log holds by now is of an earlier attempt."""
     if log:
         _HELD_BYTES[log] = log.stat().st_size if log.is_file() else 0
 

@@ -10,6 +10,8 @@ from relay.base.ending import INTERRUPTED
 from relay.base.printable import printable
 from relay.spec.job import Job
 
+MOST_IN_ARRAY = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class BatchScript:
@@ -49,6 +51,10 @@ class BatchScript:
         ]
         if self.jobs > 1:
             lines.append("# A chain: one job at a time. Each goes on from the last checkpoint, and saves in time.")
+        if self.jobs > MOST_IN_ARRAY:
+            lines.append(
+                f"# Slurm allows {MOST_IN_ARRAY} jobs by default (MaxArraySize): if it refuses, give longer jobs."
+            )
         lines += ["set -eo pipefail", f"cd {shlex.quote(str(self.folder))}", *_activation(self.job)]
         return "\n".join([*lines, *self._training()]) + "\n"
 

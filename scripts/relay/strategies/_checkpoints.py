@@ -10,22 +10,13 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.utils._pytree import tree_map_only
 
+from relay.chain import sharded
 from relay.process.ranks import Ranks
-from relay.spec.versions import release
 from relay.task.learning_rate import FACTOR
 
-# Flat names let ranks hold different parts of the optimizer, and any strategy read another one's checkpoint.
-FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 # Where a checkpoint has what the optimizer has added to a group, by the names of the group's parameters.
 NUMBERS = "optimizer.param_groups"
-# With one alone torch writes by way of a CUDA stream, although all is in host memory by then: in a thread, which would
-# take the first GPU for its own and make a context there, whichever is this rank's.
-WRITERS = 2
-# torch 2.5 writes tensors in host memory while the training changes them; 2.8 was seen to copy them first.
-COPIES_HOST_TENSORS = release(torch.__version__) >= (2, 8)
 
 
 class Replica(NamedTuple):
@@ -56,12 +47,10 @@ class Checkpoints:
         what AdamW, or SGD with weight decay and momentum, does next.
         """
         numbers = added(self.optimizer)
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
+        model, tensors = sharded.tensors_of(self.model, [self.optimizer])
         for group, its in zip(self.optimizer.param_groups, numbers, strict=True):
             group |= its  # that step has counted, too, where there never is a state
-        # Tensors alone, because all else is read back with pickle; learning rates and the like are the task's.
-        tensors: dict[str, Any] = {name: value for name, value in optimizer.items() if name.startswith("state.")}
-        return self.write(directory, model, tensors)
+        return self.write(directory, model, tensors)  # learning rates and the like are the task's
 
     def write(self, directory: Path, model: dict[str, Any], optimizer: dict[str, Any]) -> Future[Any]:
         """Begin to write a checkpoint of these tensors, under the reference's names. Ranks may each have a part.
@@ -81,11 +70,7 @@ class Checkpoints:
         state = {"model": model, "optimizer": optimizer, NUMBERS: numbers, "scaler": self._scaler_state()}
         state |= self.further_state()
         state |= {self.own_place("buffers"): own} if own else {}
-        state = state if COPIES_HOST_TENSORS else copied(state)
-        writer = dcp.FileSystemWriter(directory, thread_count=WRITERS)
-        writing = dcp.async_save(state, storage_writer=writer, process_group=self.ranks.saving)
-        assert isinstance(writing, Future)  # it is another kind only with a stager of one's own
-        return writing
+        return sharded.begin(state, directory, self.ranks.saving)
 
     def load(self, directory: Path) -> None:
         """Read what `save` wrote, under any strategy. Collective. Raises CheckpointException where it does not fit."""
@@ -118,22 +103,7 @@ class Checkpoints:
 
     def load_training(self, directory: Path, saved: Mapping[str, Any]) -> None:
         """Read the model and the optimizer's state. `saved` says what the checkpoint has. Collective."""
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=FLAT)
-        # A parameter that never had a gradient has no state.
-        stateless = {
-            name: parameter
-            for name, parameter in self.model.named_parameters()
-            if not any(key.startswith(f"optimizer.state.{name}.") for key in saved)
-        }
-        unsaved = ("param_groups.", *(f"state.{name}." for name in stateless))
-        tensors = {name: value for name, value in optimizer.items() if not name.startswith(unsaved)}
-        parts = {"model": model, "optimizer": tensors}
-        dcp.load(parts, checkpoint_id=directory, process_group=self.ranks.saving)
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer | tensors, options=FLAT
-        )
-        for parameter in stateless.values():
-            self.optimizer.state.pop(parameter, None)
+        sharded.load(self.model, [self.optimizer], directory, saved, self.ranks.saving)
 
     def names_of_groups(self) -> list[list[str]]:
         """The names of the parameters in each of the optimizer's groups."""
@@ -177,8 +147,3 @@ def added(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         {key: value for key, value in group.items() if key not in declared and isinstance(value, (bool, int, float))}
         for group in optimizer.param_groups
     ]
-
-
-def copied(state: dict[str, Any]) -> dict[str, Any]:
-    """The state with copies of its tensors in host memory. Those of GPUs are left to torch, which copies them."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.clone() if tensor.device.type == "cpu" else tensor, state)

@@ -7,8 +7,7 @@ from typing import Any
 
 from relay.base.errors import PeerFailed, UserError
 from relay.chain import sealed
-from relay.chain.save_error import SaveError
-from relay.chain.saving import Parts, Saver
+from relay.chain.saving import Parts, SaveError, Saver
 from relay.chain.sealed import Folder, remove_leftovers, step_of
 from relay.process.ranks import Ranks
 from relay.run_folder import alive, attempts, run_chain
@@ -34,7 +33,7 @@ class Trained:
 
     def saver(self, folder: Folder | None = None) -> Saver:
         """What saves it, and loads it: as the run's rolling checkpoints, or in another folder."""
-        return Saver(folder or Folder(self.work), self, self.ranks, alive.attempt())
+        return RunSaver(folder or Folder(self.work), self, self.ranks, alive.attempt())
 
     def go_on(self, saver: Saver, first: int, last: int) -> int:
         """Load the newest sound checkpoint of a step within [first, last], and return its step; 0 where a run begins.
@@ -90,6 +89,10 @@ class Trained:
 
     def prove(self, place: Path) -> None:
         """Nothing is to be done: the gate has loaded what the strategy saves."""
+
+
+class RunSaver(Saver):
+    """A run's: what ends its processes is a fault of their own."""
 
     def failed(self, step: int, failure: SaveError) -> None:
         """Say that a save has failed, which the next one may mend.

@@ -5,8 +5,9 @@ fails. `chain.json` there says to which chain the checkpoints belong, which code
 """
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +25,10 @@ from relay.run_folder.run_chain import Attempt, RunChain
 from relay.run_folder.sound_checkpoints import refuse_others, saved_step, sound
 from relay.spec.job import Job
 from relay.spec.run import Run
+from relay.spec.script import Script
 from relay.training.continued import continued, declared, new_attempt, why_not
 
 SAVING_SECONDS = 600.0  # what processes may need to save and end whose launcher was killed
-
-
-@dataclass(frozen=True)
-class Segment:
-    """What this job trains: steps `attempt.first` + 1 to `attempt.last`. `minutes` is the time limit of a command."""
-
-    places: Places
-    run: Run
-    chain: RunChain
-    attempt: Attempt
-    minutes: float | None
 
 
 def run_segment(places: Places, first: int, last: int, tries: int, minutes: float | None = None) -> int:
@@ -65,9 +56,7 @@ def run_segment(places: Places, first: int, last: int, tries: int, minutes: floa
         return ending.fault(f"run {run.id}: {problem}", "the log says more; the same call tries again")
     chain = replace(chain, attempts=(*chain.attempts, this))
     chain.write(places.work)
-
-    segment = Segment(places, run, chain, this, minutes)
-    return _concluded(segment, *_train(segment))
+    return _concluded(places, run, chain, *_train(places, run, chain, minutes))
 
 
 def _is_passed(work: Path, run: Run, chain: RunChain, last: int) -> bool:
@@ -78,22 +67,22 @@ def _is_passed(work: Path, run: Run, chain: RunChain, last: int) -> bool:
     return any(True for _ in sound(work, last + 1, run.length.total_steps, chain.generation))
 
 
-def _train(segment: Segment) -> tuple[int, Records]:
-    """Start the processes; their status and records once all have ended, and their end is noted.
+def _train(places: Places, run: Run, chain: RunChain, minutes: float | None) -> tuple[int, Records]:
+    """Start the processes of the newest attempt; their status and records once all have ended, and that is noted.
 
     An attempt that has found nothing left to train is forgotten: it counts in no figure of the run.
     """
-    places, run, this = segment.places, segment.run, segment.attempt
+    this = chain.attempts[-1]
     arguments: dict[str, Any] = {"spec": places.run / "run.json", "work": places.work, "attempt": this.number}
     if run.strategy.script is None:
         role, dataset = "training.trainer", dataset_folder(places.results, run.dataset)
         arguments |= {"dataset": dataset, "first": this.first, "last": this.last}
     else:
         role = "script.process"
-        arguments |= {"minutes": segment.minutes} if segment.minutes else {}
-        _put_folder_aside(segment)
+        arguments |= {"minutes": minutes} if minutes else {}
+        _put_folder_aside(places, run.strategy.script, chain.attempts[:-1])
     words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
-    status = launch(places.run / "run.json", role, places.work, words, places.code / segment.chain.code)
+    status = launch(places.run / "run.json", role, places.work, words, places.code / chain.code)
     if not (failed := bool(faults.of_ranks(places.work))):
         with suppress(Busy):  # its processes save and end, though their launcher was killed
             wait_until_free(places.work, SAVING_SECONDS)
@@ -101,42 +90,41 @@ def _train(segment: Segment) -> tuple[int, Records]:
     # Of a command on several nodes, the first one alone has records, and another one may have failed.
     ended = None if this.found and records.trained_nothing and not failed else time.time()
     with suppress(OSError):  # a full disk: what the processes say of it is the better reason
-        run_chain.note_end(places.work, segment.chain.generation, this.number, ended)
+        run_chain.note_end(places.work, chain.generation, this.number, ended)
     return status, records
 
 
-def _put_folder_aside(segment: Segment) -> None:
+def _put_folder_aside(places: Places, script: Script, before: Sequence[Attempt]) -> None:
     """Let a command that is started again begin with an empty folder, unless it keeps its own checkpoints there.
 
     Else one that looks for what it has saved would seem fast. What is there is kept, under another name.
     """
-    places, script, before = segment.places, segment.run.strategy.script, segment.chain.attempts[:-1]
-    if script is None or script.chained or not before or not places.folder.exists():
+    if script.chained or not before or not places.folder.exists():
         return
     if not attempts.read(places.work, before[-1].number).end.get("asks_again"):
         places.folder.rename(places.work / f"folder-{before[-1].number}")
 
 
-def _concluded(segment: Segment, status: int, records: Records) -> int:
+def _concluded(places: Places, run: Run, chain: RunChain, status: int, records: Records) -> int:
     """Turn what the processes left behind into a state file or an exit status.
 
     The records of a training decide, not the status: torchrun reports failure where a signal came just after the last
     step. A command's steps are known only as far as it tells them.
     """
-    work, last, end = segment.places.work, segment.attempt.last, records.end
-    if segment.run.strategy.script is None:
-        done, where = end.get("end") == last, f"at step {end.get('end')} of {last}"
-        began = records.start if records else segment.attempt.found
+    this, end = chain.attempts[-1], records.end
+    if run.strategy.script is None:
+        done, where = end.get("end") == this.last, f"at step {end.get('end')} of {this.last}"
+        began = records.start if records else this.found
     else:
-        end = {} if faults.of_ranks(work) else end  # the command's other processes are told to end because of it
+        end = {} if faults.of_ranks(places.work) else end  # the command's other processes are told to end because of it
         done, where = status == 0 and end.get("done"), f"after step {end.get('end')}"
-        began = segment.attempt.found
+        began = this.found
     if done:
-        return _done(segment.places, segment.run, segment.chain, last)
-    what = f"run {segment.run.id}"
+        return _done(places, run, chain, this.last)
+    what = f"run {run.id}"
     if reason := end.get("stopped"):
         return ending.interrupted(f"{what}: stopped {where} ({reason})", deadline=reason == DEADLINE)
-    return faults.concluded(work, what, status, came_further=saved_step(work) > began)
+    return faults.concluded(places.work, what, status, came_further=saved_step(places.work) > began)
 
 
 def _done(places: Places, run: Run, chain: RunChain, last: int) -> int:
