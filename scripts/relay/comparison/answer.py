@@ -187,8 +187,11 @@ class Answer:
         """The cost of a GPU's hour, in hours of a CPU core, below which a setting on GPUs pays against all on CPUs."""
 
         def between(gpu: Candidate, cpu: Candidate) -> float:
-            ratio = speed_up(gpu, cpu)
-            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / charged(gpu)["gpus"]
+            ratio, (low, high) = speed_up(gpu, cpu), band(self.rules.margin)
+            worth = ratio * self.rules.efficiency ** (1 if ratio < 1 else -1)
+            if low < ratio < high:  # as fast: the cheaper one is recommended
+                worth = 1.0
+            return worth * cpu.cost / charged(gpu)["gpus"]
 
         on_cpus = [each for each in self.candidates if not each.on_gpus]
         return max(min(between(gpu, cpu) for cpu in on_cpus) for gpu in self.candidates if gpu.on_gpus)

@@ -58,9 +58,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not choice.beyond(each)]
-    beyond = [each for each in measured if choice.beyond(each)]
-    over = [choice.LeftOut(each.name, "beyond a limit", choice.beyond(each)) for each in beyond]
+    held = [(each, choice.beyond(each)) for each in measured]
+    candidates = [each for each, why in held if not why]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -68,8 +67,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         rules=rules,
         goal=goal,
         certainty="none",
-        left_out=[*choice.left_out(results), *over],
-        beyond=beyond,
+        left_out=[*choice.left_out(results), *(why for _, why in held if why)],
+        beyond=[each for each, why in held if why],
         only_on_cpu=choice.only_on_cpu(results),
     )
     if not candidates:
