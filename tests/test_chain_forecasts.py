@@ -31,16 +31,20 @@ from summaries import left_records
 pytestmark = pytest.mark.usefixtures("in_the_project")
 
 
-def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int]]) -> None:
-    """What jobs of a run leave behind: of each the seconds to start, for a step, and to save, and how many steps."""
+def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int]], compiling: float = 0.0) -> None:
+    """What jobs of a run leave behind: of each the seconds to start, for a step, and to save, and how many steps.
+
+    The first step takes so much longer as it is `compiling`.
+    """
     work, began, step, entries = results / "checkpoints" / run.id, 1000.0, 0, []
     run.write(results / "runs" / run.id / "run.json")
     for number, (start, seconds, saving, steps) in enumerate(jobs, start=1):
-        first, last = began + start, began + start + steps * seconds + 5.0  # 5 s of evaluation
+        first, last = began + start, began + start + compiling + steps * seconds + 5.0  # 5 s of evaluation
+        blocks = [[step, step + 1, compiling + seconds, 0.0], [step + 1, step + steps, (steps - 1) * seconds, 0.0]]
         ended = last + saving
         lines = [
             {"time": first, "run": run.id, "start": step, "ranks": []},
-            {"time": last, "after": step, "blocks": [[step, step + steps, steps * seconds, 0.0]]},
+            {"time": last, "after": step, "blocks": blocks},
             {"time": ended - 1, "end": step + steps, "stopped": None},
         ]
         left_records(work, number, *lines)
@@ -50,9 +54,10 @@ def leave(results: Path, run: Run, jobs: Sequence[tuple[float, float, float, int
     (work / "chain.json").write_text(json.dumps(chain))
 
 
-def test_a_jobs_times_are_read_from_its_records(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiling", [0.0, 25.0])
+def test_a_jobs_times_are_read_from_its_records(tmp_path: Path, compiling: float) -> None:
     run = only(CPU, device="cpu")
-    leave(tmp_path, run, [(30.0, 2.0, 8.0, 100), (40.0, 3.0, 4.0, 100)])
+    leave(tmp_path, run, [(30.0 - compiling, 2.0, 8.0, 100), (40.0 - compiling, 3.0, 4.0, 100)], compiling)
     found = job_times.of_run(tmp_path / "checkpoints" / run.id)
     expected = JobTimes(
         seconds_per_step=2.0, startup_seconds=30.0, between_seconds_per_step=0.05, saving_seconds=8.0, jobs=1

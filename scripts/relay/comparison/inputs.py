@@ -190,8 +190,8 @@ def _result(planned: _PlannedRun, plan: _Plan, results: Path, partial: bool, sha
     path = results / "runs" / identity / "run.json"
     try:
         run, job = Run.from_dict(declared := _read(path)), Job.of(declared)
-    except (TypeError, KeyError) as error:
-        raise UserError(f"{path}: is no run of this version ({error}); make the plan again") from None
+    except (TypeError, KeyError) as damage:
+        raise UserError(f"{path}: is no run of this version ({damage}); make the plan again") from None
     unproven = no_verdict(gate, planned.reference, results)
     summary, error = _summary(run, results, partial, unproven)
     chain = None if summary else run_chain.read(results / "checkpoints" / identity)
@@ -254,7 +254,7 @@ def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[Sum
         return None, fault(run, results, unproven)
     try:
         return _typed(Summary, _read(path, run=run.id), path), ""
-    except UserError as error:
+    except UserError as damage:
         if not partial:
             raise
-        return None, str(error)
+        return None, str(damage)

@@ -22,6 +22,7 @@ from relay.base.errors import UserError
 
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
+FIRST_EVALUATION = "first evaluation"  # in `paused`, where it compiles the model
 Line = dict[str, Any]
 TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 
@@ -111,6 +112,13 @@ class Records:
     def paused(self, activity: str) -> float:
         """The seconds that were not training, but this."""
         return math.fsum(line.get("paused", {}).get(activity, 0.0) for line in self.lines)
+
+    @property
+    def compiled(self) -> float:
+        """The seconds by which a first evaluation that compiles took longer than the others; 0 where there are none."""
+        first, others = self.paused(FIRST_EVALUATION), self.paused("evaluation")
+        count = len(self.all_of("evaluations")) - 1
+        return max(0.0, first - others / count) if count > 0 else 0.0
 
 
 @dataclass(frozen=True)
