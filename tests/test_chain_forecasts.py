@@ -164,7 +164,7 @@ def made(results: Path, *, site: dict[str, Any] | None = None, **keys: Any) -> P
 
 def test_cores_are_devices_where_there_are_no_gpus(tmp_path: Path) -> None:
     found = made(tmp_path)
-    assert costs.whole(found) == Cost(jobs=8, cpu_hours=8, charged_core_hours=8, price=None)
+    assert costs.whole(found) == Cost(jobs=8, cpu_hours=8, charged_core_hours=8)
     assert costs.whole(found).device_hours(found) == 8
     assert "device-hours: at most 8 planned, 0 used so far, at most 8 to do\n" in render(found)
 
@@ -177,11 +177,10 @@ def test_gpus_are_devices_and_so_are_the_cores_that_go_with_one(tmp_path: Path) 
     whole = costs.whole(found)
     assert whole.gpu_hours == pytest.approx(7 + 1 / 6)
     assert whole.device_hours(found) == pytest.approx(7 + 1 / 6)
-    assert whole.price == pytest.approx(2 * (7 + 1 / 6))
+    assert f"price: at most {2 * (7 + 1 / 6):.2f} " in render(found)
     on_cpus = made(tmp_path, site={"partitions": [PARTITIONS[0], GPU], "price": PRICE}, comparisons=comparisons[1:])
     hours = 8 + 1 / 6
     assert costs.whole(on_cpus).device_hours(on_cpus) == pytest.approx(hours / 20)  # by the prices, as in the answer
-    assert costs.whole(on_cpus).price == pytest.approx(0.1 * hours)
     printed = " ".join(render(on_cpus).split())
     assert "of jobs without GPUs, 20 CPU cores count as a device" in printed
     assert "price: at most 0.82 CHF planned, 0.00 CHF used so far, at most 0.82 CHF to do" in printed

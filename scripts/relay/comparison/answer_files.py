@@ -13,7 +13,7 @@ from relay.base.files import write_json, write_text
 from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import SCRIPT, Answer
-from relay.comparison.candidates import Candidate, cores, gpus
+from relay.comparison.candidates import Candidate
 from relay.comparison.choice import Compared
 from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
@@ -153,8 +153,8 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "name": candidate.name,
         "runs": [repeat.run.id for repeat in candidate.repeats],
         "declared": declared | {"options": dict(run.strategy.options)},
-        "gpus": gpus(run),
-        "cpu_cores": cores(run),
+        "gpus": run.shape.taken["gpus"],
+        "cpu_cores": run.shape.taken["cpus"],
         "samples_per_second": asdict(candidate.speed),
         "seconds_per_epoch": None if run.strategy.script else asdict(candidate.seconds_per_piece),
         "training_hours": candidate.training_hours,

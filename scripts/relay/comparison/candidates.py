@@ -17,7 +17,6 @@ from relay.comparison.setting_result import Goal, SettingResult, seconds_to
 from relay.comparison.statistics import Estimate, geometric_mean
 from relay.spec.job import Job
 from relay.spec.price import Charging, Price, charging
-from relay.spec.run import Run
 
 PIECE = 1000  # samples, or steps
 UNSEEN = 1e6  # times: before the first evaluation, all is possible
@@ -160,7 +159,7 @@ class Candidate(SettingResult):
     @property
     def size(self) -> int:
         """GPUs, or CPU cores."""
-        return gpus(self.run) if self.on_gpus else cores(self.run)
+        return self.run.shape.taken["gpus" if self.on_gpus else "cpus"]
 
     @property
     def piece(self) -> str:
@@ -188,16 +187,6 @@ class Candidate(SettingResult):
         return 1 / self.rate / 3600 if self.goal else self.hours.value
 
 
-def cores(run: Run) -> int:
-    """The CPU cores of all nodes."""
-    return run.shape.nodes * run.shape.cpus_per_node
-
-
-def gpus(run: Run) -> int:
-    """The GPUs of all nodes."""
-    return run.shape.nodes * run.shape.gpus_per_node
-
-
 def charged(setting: SettingResult) -> Mapping[str, int]:
     """The CPUs and GPUs that a setting's jobs are charged for."""
-    return setting.repeats[0].taken or {"cpus": cores(setting.run), "gpus": gpus(setting.run)}
+    return setting.repeats[0].taken or setting.run.shape.taken

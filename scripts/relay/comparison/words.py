@@ -21,7 +21,7 @@ from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
 from relay.comparison.answer import DISTURBED, FAR_APART, NEIGHBOURS
-from relay.comparison.candidates import Candidate, cores
+from relay.comparison.candidates import Candidate
 from relay.comparison.choice import speed_up
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.setting_result import SettingResult, quality, relative_speed
@@ -218,9 +218,6 @@ def _minutes(each: SettingResult) -> float:
 FOUND: Mapping[str, Callable[[SettingResult], Any]] = {
     "odd": _odd,
     "crowded": _crowded,
-    "cores": lambda each: cores(each.run),
-    "samples_per_process": lambda each: each.run.batch.global_batch_size / each.run.shape.world_size,
-    "graphs": lambda each: [summary for summary in each.summaries if summary.replayed_steps is not None],
     "memory_mb": _memory_mb,
     "minutes": _minutes,
     "minutes_wanted": lambda each: max(LEAST_MINUTES, math.ceil(_minutes(each) * (1 + MARGIN) + START_SECONDS / 60)),
