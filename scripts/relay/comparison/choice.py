@@ -1,6 +1,6 @@
 """Which candidate is chosen, how the others compare with it, and which cannot be recommended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -41,7 +41,7 @@ def speed_up(one: Candidate, other: Candidate) -> float:
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
     """The candidate than which no other is faster beside it. Of two with one speed, the cheaper one."""
-    return _first(candidates, lambda _: True)
+    return first_by_pairs(_in_order(candidates), speed_up)
 
 
 def chosen(candidates: Sequence[Candidate]) -> Candidate:
@@ -51,12 +51,11 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate:
         cheaper = (other for other in candidates if other.cost < each.cost)
         return all(speed_up(each, other) >= least_speed_up(each, other) for other in cheaper)
 
-    return _first(candidates, pays)
+    return first_by_pairs(_in_order(candidates), speed_up, pays)
 
 
-def _first(candidates: Sequence[Candidate], allowed: Callable[[Candidate], bool]) -> Candidate:
-    in_order = sorted(candidates, key=lambda each: (-each.rate, each.cost))
-    return first_by_pairs(in_order, speed_up, allowed)
+def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda each: (-each.rate, each.cost))
 
 
 @dataclass(frozen=True)

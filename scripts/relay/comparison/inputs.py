@@ -24,18 +24,32 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run as the plan has it. `segments`: the steps at which its jobs end.
+
+    `preflight` is that of its shape; None without a scheduler. `taken`: the CPUs and GPUs that it is charged for; None
+    in an older plan.
+    """
+
+    id: str
+    gate: str
+    segments: Sequence[int]
+    reference: str | None = None
+    preflight: str | None = None
+    taken: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunResult:
     """One run and its results: its summary, or the `error` why it has none, and its gate's verdict or None.
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
     what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
-    scheduler, and so is `preflight`, the id of the preflight of its shape. `dropped`: why its setting got no further
-    repeats; '' where it got them all. `taken`: the CPUs and GPUs that it is charged for; None in an older plan.
+    scheduler. `dropped`: why its setting got no further repeats; '' where it got them all.
     """
 
     run: Run
-    gate: str
-    segments: int
+    planned: PlannedRun
     summary: Summary | None
     error: str
     verdict: dict[str, Any] | None
@@ -43,9 +57,7 @@ class RunResult:
     inherited: tuple[str, ...] = ()
     spot_check: SpotChecked = SpotChecked()
     job: Job | None = None
-    preflight: str | None = None
     dropped: str = ""
-    taken: Mapping[str, int] | None = None
 
     @property
     def speed(self) -> float | None:
@@ -63,20 +75,10 @@ class Skipped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PlannedRun:
-    id: str
-    gate: str
-    segments: Sequence[int]
-    reference: str | None = None
-    preflight: str | None = None
-    taken: Mapping[str, int] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Plan:
     """What the comparison reads of plan.json; a value that may be missing was not in older ones."""
 
-    runs: Sequence[_PlannedRun]
+    runs: Sequence[PlannedRun]
     skipped: Sequence[Skipped]
     margin: float
     answer: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +101,6 @@ class _Judged:
     parts: Sequence[_Part]
     problems: Sequence[str]
     notes: Sequence[str]
-    unprovable: str | None = None
     samples_per_rank: Sequence[float] | None = None
     bytes_sent_per_step: Sequence[float] | None = None
     bytes_held_share: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -184,7 +185,7 @@ def _typed(kind: type[Kind], content: Mapping[str, Any], path: Path) -> Kind:
         raise UserError(f"{path}: {why}; remove it and run again") from None
 
 
-def _result(planned: _PlannedRun, plan: _Plan, results: Path, partial: bool, shared: Read) -> RunResult:
+def _result(planned: PlannedRun, plan: _Plan, results: Path, partial: bool, shared: Read) -> RunResult:
     """A run of the plan with its results. `shared` reads the files that it shares with other runs."""
     identity, gate = planned.id, planned.gate
     path = results / "runs" / identity / "run.json"
@@ -206,8 +207,7 @@ def _result(planned: _PlannedRun, plan: _Plan, results: Path, partial: bool, sha
         verdict = None
     return RunResult(
         run=run,
-        gate=gate,
-        segments=len(planned.segments),
+        planned=planned,
         summary=summary,
         error=error or (unproven if verdict is None else ""),
         verdict=verdict,
@@ -215,9 +215,7 @@ def _result(planned: _PlannedRun, plan: _Plan, results: Path, partial: bool, sha
         inherited=tuple(proof_notes.inherited(results, trained.adopted_from if trained else None)),
         spot_check=spot_checked(identity, run.setting_id, results, planned=plan.spot_checks, read=shared),
         job=job,
-        preflight=planned.preflight,
         dropped=plan.dropped.get(run.setting_id, ""),
-        taken=planned.taken,
     )
 
 

@@ -92,10 +92,8 @@ def spot_checked(
         chain = read_json(results / "checkpoints" / run / "chain.json")  # None where the checkpoints were deleted
         if entry is None or (chain is not None and chain["generation"] != entry["generation"]):
             return SpotChecked("not checked", "its spot check has not been made")
-        if entry["status"] == "passed":
-            return SpotChecked("passed")
-        if entry["status"] == "failed":
-            return SpotChecked("failed", "; ".join(map(str, entry["problems"])))
+        if entry["status"] in ("passed", "failed"):
+            return SpotChecked(entry["status"], "; ".join(map(str, entry["problems"])))
         return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return SpotChecked("not checked", f"results/equivalence/spot_checks/{setting}/verdict.json is damaged")

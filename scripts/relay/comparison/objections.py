@@ -97,7 +97,7 @@ def proven_otherwise(repeat: RunResult) -> str:
     other = difference(made_with(repeat.verdict), made_with(repeat.summary), PROVEN)
     if not other:
         return ""
-    again = f"`rm -r results/equivalence/gates/{repeat.gate}` lets it be proven again"
+    again = f"`rm -r results/equivalence/gates/{repeat.planned.gate}` lets it be proven again"
     return f"proven with other versions than it ran with: {other}; {again}"
 
 

@@ -68,16 +68,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
 
 def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
     """What the words and signs of the table mean: those that it shows."""
-    spreads = list(filter(None, map(columns.spread, rows)))
-    return words.lines(
-        "legend.j2",
-        rows=rows,
-        marks=marks,
-        spreads=spreads,
-        wide_spread=next((each for each in spreads if "/" in each), ""),
-        unit=columns.unit_of(rows),
-        not_proven=UNPROVEN,
-    )
+    return words.lines("legend.j2", rows=rows, marks=marks, not_proven=UNPROVEN)
 
 
 def _table(
