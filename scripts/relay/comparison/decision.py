@@ -172,8 +172,8 @@ def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
     Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
     alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
-    found = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
-    return [each for each in found if each]
+    doubts = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
+    return [each for each in doubts if each]
 
 
 def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:

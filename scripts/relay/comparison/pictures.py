@@ -64,8 +64,8 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
             speeds.plot(ends, [place] * 2, color=drawing.colour_of(setting), linewidth=1.2, marker="|", markersize=6)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
-        found = [getattr(summary, measure.column) for summary in setting.summaries]
-        repeats = [measure.factor * value for value in found if value is not None]
+        qualities = [getattr(summary, measure.column) for summary in setting.summaries]
+        repeats = [measure.factor * value for value in qualities if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         drawing.named(speeds, place, setting.name + setting.mark)
     fastest = max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)

@@ -107,8 +107,8 @@ def _pooled(repeats: Sequence[RunResult]) -> Row:
 
 def _one(pooled: str, values: Sequence[Any]) -> Any:
     """The repeats' values of a figure as one; None where no repeat has it."""
-    known = [value for value in values if value is not None]
-    return POOLED[pooled](known) if known else None
+    there = [value for value in values if value is not None]
+    return POOLED[pooled](there) if there else None
 
 
 def _speed(speeds: Sequence[float], devices: int) -> Row:
@@ -144,12 +144,12 @@ def _judged(repeats: Sequence[RunResult]) -> Row:
         f"{lossy} is lossy: its update is only bounded by the gate" if lossy else "",
         *by_repeat(repeats, lambda each: _spot_check(each, "not checked")),
     ]
-    known = gated and bool(refused or not unproven)
+    judged = gated and bool(refused or not unproven)
     return {
         "max_loss_difference": verdict.get("max_loss_difference"),
         "lossy": lossy,
         "status": "failed" if faults else "dropped" if dropped else "done",
-        "equivalent": not refused if known else None,
+        "equivalent": not refused if judged else None,
         "unproven": None if refused else unproven,
         "reason": "; ".join(filter(None, [*refused, *faults, dropped, *notes])) or None,
     }

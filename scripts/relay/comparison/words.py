@@ -171,11 +171,11 @@ def warnings(settings: Sequence[SettingResult]) -> list[Warned]:
 def _rows() -> dict[str, dict[str, Callable[..., Any]]]:
     """Each row of the list, with what computes its parts."""
     rows = tomllib.loads(Path(__file__).with_name("warnings.toml").read_text(encoding="utf-8"))
-    made = environment()
+    templates = environment()
     return {
         kind: {
-            "when": made.compile_expression(" ".join(row["when"].split()), undefined_to_none=False),
-            **{part: made.from_string(row[part]).render for part in ("figure", "advice")},
+            "when": templates.compile_expression(" ".join(row["when"].split()), undefined_to_none=False),
+            **{part: templates.from_string(row[part]).render for part in ("figure", "advice")},
         }
         for kind, row in rows.items()
     }

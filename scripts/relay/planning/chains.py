@@ -87,11 +87,9 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
 
 def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
-    any_shown = False
-    for planned in plan.settings:
-        if not (known := _times(plan, planned)):
-            continue
-        (times, source, total), script, any_shown = known, planned.setting.strategy.script, True
+    expected = [(planned, times) for planned in plan.settings if (times := _times(plan, planned))]
+    for planned, (times, source, total) in expected:
+        script = planned.setting.strategy.script
         chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
@@ -105,7 +103,7 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
                 least = duration(60 * each.least_minutes)
                 needed_for = "for all of it" if script and not script.chained else "for one step"
                 yield Text(f"{each.limit_minutes:g} min is too short: a job needs at least {least} {needed_for}")
-    if any_shown:
+    if expected:
         yield Text(NOTE)
 
 
