@@ -87,7 +87,7 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
 
 def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
-    expected = [(planned, times) for planned in plan.settings if (times := _times(plan, planned))]
+    expected = [(planned, its) for planned in plan.settings if (its := _times(plan, planned))]
     for planned, (times, source, total) in expected:
         script = planned.setting.strategy.script
         chains = _chains(plan, planned.setting.shape, times, total)
