@@ -139,7 +139,8 @@ def test_what_never_reaches_the_accuracy_is_left_out(tree: Tree, accuracy: float
     tree.more = {"config": {"target_accuracy": 0.975}}
     found = tree.answer()
     assert (best(found), found.certainty) == ("reaches", "alone")
-    assert why in found.left_out[0].reason
+    assert (found.left_out[0].category, why in found.left_out[0].reason) == ("goal not reached", True)
+    assert why in told(found)
 
 
 def test_files_of_two_trainings_have_two_names(tree: Tree) -> None:

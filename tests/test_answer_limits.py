@@ -120,6 +120,16 @@ def test_the_price_at_which_a_gpu_pays_is_that_of_the_first_setting_that_does(tr
         assert (best(found), found.turning_price) == (wanted, pytest.approx(9 / 0.7))
 
 
+@pytest.mark.parametrize(("times", "turns"), [(1.02, 1.0), (0.98, 1.0), (0.9, 0.63)])
+def test_a_gpu_that_is_as_fast_as_a_core_pays_if_it_is_cheaper(tree: Tree, times: float, turns: float) -> None:
+    tree.setting("cpu", STEADY, name="core")
+    tree.setting("single_gpu", [times * speed for speed in STEADY], name="gpu", **ON_GPU)
+    for cores, wanted in ((turns - 0.01, "gpu"), (turns + 0.01, "core")):
+        tree.rules = {"cores_per_gpu": cores, "price": {"cpu_hour": 1.0, "gpu_hour": cores}}
+        answer = tree.answer()
+        assert (best(answer), answer.turning_price) == (wanted, pytest.approx(turns))
+
+
 def test_what_is_unclear_is_held_against_what_it_is_most_likely_not_to_pay_against(tree: Tree) -> None:
     tree.setting("cpu", [1000.0, 100.0, 5000.0], name="one")
     tree.setting("ddp", [900.0, 9000.0, 30.0], name="two", devices_per_node=2)

@@ -179,15 +179,20 @@ SUMMARY, VERDICT = "runs/x-r0/summary.json", "equivalence/gates/gate-x/verdict.j
         (SUMMARY, lambda path: path.write_text('{"run": '), "summary.json: is damaged: it is no JSON"),
         (SUMMARY, spoilt(losses=NO_NUMBERS), "'low' is not of type float"),
         (SUMMARY, spoilt(samples_per_second=float("nan")), "its samples_per_second is nan"),
+        (SUMMARY, spoilt(attempts=0), "summary.json: is damaged, or of another version (attempts: 0"),
+        (SUMMARY, spoilt(started_at="noon"), "summary.json: is damaged"),
         (VERDICT, Path.unlink, "gave no verdict"),
         (VERDICT, spoilt(parts=7), "gave no verdict"),
         (VERDICT, spoilt(equivalent="no"), "no verdict"),
+        (VERDICT, spoilt(own_batches=[7]), "no verdict"),
+        (VERDICT, spoilt(samples_per_rank=["many"]), "no verdict"),
     ],
 )
 def test_a_damaged_file_fails_its_setting_and_no_other(tree: Tree, path: str, damage, told: str) -> None:
     tree.setting("ddp", [9000.0], name="x", devices_per_node=2)
     tree.setting("cpu", [100.0, 101.0])
     damage(tree.root / path)
+    assert told.startswith("its") or tree.compare() == 1
     row = tree.row("ddp", partial=True)
     assert (row["status"], told in row["reason"]) == ("failed", True), row["reason"]
     assert row["equivalent"] is None or path == SUMMARY

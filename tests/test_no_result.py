@@ -1,4 +1,4 @@
-"""Records that are no result, or that are those of another run: none is taken for a result."""
+"""Records that are no result, that tell steps twice, or that are those of another run: none is taken for a result."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from relay.base.files import write_json
 from relay.run_folder import attempts
 from relay.run_folder.places import Places
 from relay.spec.run import Run, changed
-from relay.training.summary import kept_losses, no_result
+from relay.training.summary import kept_losses, no_result, summarise
 from results_tree import Tree, status
 from summaries import left_records
 
@@ -64,7 +64,7 @@ def test_the_last_loss_of_one_replica_ends_the_run(bench: Bench) -> None:
     assert chain.fault()["error"].startswith("the training loss of step 6 is nan")
 
 
-# A lost line moves no other line's steps
+# Records that tell the same steps twice count once, and a lost line moves no other line's steps
 
 FACTS = {"host": "a", "device_name": "b", "cpus": 2, "versions": {}, "threads": 1}
 # A user's strategy counts under any names.
@@ -84,6 +84,16 @@ def recorded(folder: Path, lines: list[dict[str, Any]]) -> Path:
     entry = {"number": 1, "started": 0.0, "ended": 5.0}
     write_json(work / "chain.json", {"generation": "1", "code": "c", "strategy_source": "s", "attempts": [entry]})
     return work
+
+
+@pytest.mark.parametrize(
+    "lines", [LINES[:3] + LINES, [*LINES[:2], LINES[1], *LINES[2:]]], ids=["all but its end, then all", "a line"]
+)
+def test_what_was_appended_again_counts_once(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
+    run = short_run(DIGITS, total_steps=4, warmup_steps=0)
+    once, twice = recorded(tmp_path / "once", LINES), recorded(tmp_path / "twice", lines)
+    assert summarise(run, twice) == summarise(run, once)
+    assert kept_losses(twice) == {1: 4.0, 2: 3.0, 3: 2.0, 4: 1.0}
 
 
 def test_a_lost_line_moves_no_other_steps_losses(tmp_path: Path) -> None:

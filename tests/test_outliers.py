@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chain_runs import DIGITS, short_run
-from relay.comparison.inputs import RunResult
+from relay.comparison.inputs import PlannedRun, RunResult
 from relay.comparison.objections import outliers
 from relay.comparison.setting_result import Goal, SettingResult, seconds_to, stated_accuracy
 from results_tree import REFUSED, Tree, rows, shown
@@ -64,7 +64,12 @@ a_run = cache(lambda: short_run(DIGITS))
 
 
 def of_repeats(accuracies: list[float]) -> list[RunResult]:
-    of_run: dict[str, Any] = {"run": a_run(), "gate": "", "segments": 1, "error": "", "verdict": None}
+    of_run: dict[str, Any] = {
+        "run": a_run(),
+        "planned": PlannedRun(id="", gate="", segments=[1]),
+        "error": "",
+        "verdict": None,
+    }
     return [RunResult(summary=summary_of(test_accuracy=each), **of_run) for each in accuracies]
 
 

@@ -81,7 +81,7 @@ def test_the_cost_adds_up() -> None:
     )
     # the reference on 1 CPU, cpu's gate on 2, ddp's on 6; 4 jobs of 2 CPUs; 12 of 6; two spot checks; half an hour
     # each: (1 + 2 + 6 + 8 + 72 + 2 + 6) / 2
-    assert costs.whole(found) == costs.Cost(jobs=21, cpu_hours=48.5, charged_core_hours=48.5, price=None)
+    assert costs.whole(found) == costs.Cost(jobs=21, cpu_hours=48.5, charged_core_hours=48.5)
 
 
 # What is skipped, and why

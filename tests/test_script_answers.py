@@ -12,7 +12,7 @@ import pytest
 
 from plans import only
 from relay.comparison.answer_files import own_script
-from relay.comparison.inputs import RunResult
+from relay.comparison.inputs import PlannedRun, RunResult
 from relay.comparison.objections import outliers
 from relay.comparison.request import Request, memory
 from relay.spec.run import Run
@@ -87,7 +87,9 @@ def test_on_several_nodes_torchrun_gets_where_they_meet() -> None:
 
 def trained(run: Run, losses: list[float]) -> RunResult:
     summary = summary_of(losses={"steps": [*range(len(losses))], "values": losses})
-    return RunResult(run=run, gate="script", segments=1, summary=summary, error="", verdict=None)
+    return RunResult(
+        run=run, planned=PlannedRun(id=run.id, gate="script", segments=[1]), summary=summary, error="", verdict=None
+    )
 
 
 def test_losses_that_differ_at_the_same_global_batch_are_pointed_out() -> None:

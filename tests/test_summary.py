@@ -190,6 +190,15 @@ def test_the_parts_of_a_job_add_up_to_its_time() -> None:
     assert (found.seconds, found.queued, found.last) == (100.0, 60.0, 20)
 
 
+def test_what_a_first_evaluation_compiles_is_of_the_start_and_no_evaluation() -> None:
+    """It takes 24 seconds where the next one takes 4."""
+    begin, one, two, end = records()
+    one |= {"paused": {"first evaluation": 24.0}, "evaluations": [{"step": 10}]}
+    two |= {"paused": {"evaluation": 4.0}, "evaluations": [{"step": 20}]}
+    parts = spent(ENTRY, Records([begin, one, two, end]), 40.0).parts
+    assert (parts["loading"], parts["evaluation"]) == (10.0 + 20.0, 4.0 + 4.0)
+
+
 def test_steps_done_again_are_those_recorded_and_those_that_a_kill_took() -> None:
     """It was killed at 200, 20 seconds after its last record; the next attempt went on from step 10."""
     found = spent(ENTRY, Records(records(ended=False)), 20.0)

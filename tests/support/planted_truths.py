@@ -16,7 +16,7 @@ import numpy as np
 
 from relay.comparison import between
 from relay.comparison.decision import answers
-from relay.comparison.inputs import Inputs, RunResult
+from relay.comparison.inputs import Inputs, PlannedRun, RunResult
 from relay.comparison.setting_result import SettingResult
 from relay.comparison.table import comparison_rows
 from relay.run_folder.summary import Summary
@@ -156,7 +156,7 @@ def drawn(truth: Truth, draw: np.random.Generator, runs: Sequence[Sequence[Run]]
             verdict = VERDICT | {"gate": "g", "own_batches": [own_batch]}
             job = Job(memory_mb=1000, minutes=truth.minutes) if truth.minutes else None
             its = {"summary": summary, "verdict": verdict, "job": job, "strategy_source": "s"}
-            results.append(RunResult(run=run, gate="g", segments=1, error="", **its))
+            results.append(RunResult(run=run, planned=PlannedRun(id=run.id, gate="g", segments=[1]), error="", **its))
     return Inputs(runs=results, skipped=[], margin=0.03, rules={"epochs": truth.epochs})
 
 

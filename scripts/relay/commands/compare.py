@@ -28,7 +28,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     from relay.comparison.inputs import read_inputs
     from relay.comparison.scaling import scaling_rows
     from relay.comparison.setting_result import setting_results
-    from relay.comparison.table import comparison_rows, run_rows
+    from relay.comparison.table import comparison_rows, run_row
     from relay.comparison.words import markdown
     from relay.status import compared
 
@@ -41,7 +41,7 @@ def compare(parser: ArgumentParser, words: list[str]) -> int:
     html = page.render(inputs, sections, results)
     families = grouped(scaled, lambda row: (row["trained"], row["scaling"]))
     with errors_in_one_line(results, "cannot be written"):
-        write_csv(results / "runs.csv", RUNS, run_rows(inputs))
+        write_csv(results / "runs.csv", RUNS, map(run_row, inputs.runs))
         write_csv(results / "comparison.csv", COMPARISON, rows)
         write_parquet(results / "comparison.parquet", COMPARISON, rows)
         write_text(results / "comparison.md", markdown("comparison.md.j2", settings=settings, answers=all_answers))

@@ -4,35 +4,23 @@ It is decided in `decision` and `choice`. The page, the terminal, `answer.json` 
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from relay.base.grouped import grouped
-from relay.comparison.candidates import Candidate, Rules, charged
+from relay.comparison.candidates import Candidate, Doubt, Rules, charged
 from relay.comparison.choice import Compared, LeftOut, chosen, fastest, least_speed_up, speed_up
 from relay.comparison.request import Request, request
 from relay.comparison.setting_result import Goal
 from relay.comparison.statistics import band
-from relay.spec.script import TASK
 
 Certainty = Literal["winner", "likely", "tie", "unclear", "alone", "none"]
 NEIGHBOURS = ("virtual", "shared nodes", "quota", "other programs")  # doubts of what else has computed there
 DISTURBED = 1.2  # times: so far from its setting's others, a repeat was disturbed
 FAR_APART = 2  # times: so far apart, repeats of one setting were disturbed
 SCRIPT = "recommendation.sbatch"  # of the first answer that recommends something
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """A reason why no answer from these runs is certain, whatever the intervals say.
-
-    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
-    """
-
-    kind: str
-    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,11 +59,6 @@ class Answer:
     def one_of_several(self) -> bool:
         """Whether the comparison has further answers for the same task, with other options."""
         return self.trained != self.task
-
-    @property
-    def subject(self) -> str:
-        """What is trained, as people call it."""
-        return self.trained.replace(TASK, "your script", 1) if self.task == TASK else self.trained
 
     @property
     def test_loss(self) -> float:
@@ -187,8 +170,11 @@ class Answer:
         """The cost of a GPU's hour, in hours of a CPU core, below which a setting on GPUs pays against all on CPUs."""
 
         def between(gpu: Candidate, cpu: Candidate) -> float:
-            ratio = speed_up(gpu, cpu)
-            return ratio * self.rules.efficiency ** (1 if ratio < 1 else -1) * cpu.cost / charged(gpu)["gpus"]
+            ratio, (low, high) = speed_up(gpu, cpu), band(self.rules.margin)
+            worth = ratio * self.rules.efficiency ** (1 if ratio < 1 else -1)
+            if low < ratio < high:  # as fast: the cheaper one is recommended
+                worth = 1.0
+            return worth * cpu.cost / charged(gpu)["gpus"]
 
         on_cpus = [each for each in self.candidates if not each.on_gpus]
         return max(min(between(gpu, cpu) for cpu in on_cpus) for gpu in self.candidates if gpu.on_gpus)

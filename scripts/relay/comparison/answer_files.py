@@ -13,7 +13,7 @@ from relay.base.files import write_json, write_text
 from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import SCRIPT, Answer
-from relay.comparison.candidates import Candidate, cores, gpus
+from relay.comparison.candidates import Candidate
 from relay.comparison.choice import Compared
 from relay.comparison.request import Request
 from relay.comparison.statistics import CONFIDENCE
@@ -29,16 +29,21 @@ from relay.spec.script import MEETING, filled, options_given, placeholders, star
 
 FORMAT = 2  # of answer.json
 RECOMMENDED = "recommended"
+AS_IN_TABLE = (
+    "test_accuracy", "metric", "test_metric", "test_loss", "peak_memory_bytes", "peak_main_memory_bytes",
+    "max_loss_difference", "unproven", "warning",
+)  # fmt: skip
 RELAY = (sys.executable, str(ROOT / MAIN))
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The run that the recommended training is, its job, and the batch script that submits it."""
+    """The run that the recommended training is, its job, the batch script that submits it, and lines for one's own."""
 
     run: Run
     job: Job | None
     script: BatchScript
+    own_script: Sequence[str]
 
 
 def recommendation(answer: Answer, results: Path) -> Recommendation | None:
@@ -56,6 +61,7 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
     job = best.longest_job and replace(best.longest_job, memory_mb=request.memory_mb, minutes=request.minutes)
     results = results.resolve()
     plain = Job(**{name: value for name, value in asdict(request).items() if name in Job.__dataclass_fields__})
+    own = own_script(run, request)
     options = {"--run": run.id, "--first": 0, "--last": run.length.total_steps, "--results": results}
     script = BatchScript(
         name=f"relay-{answer.task}",
@@ -71,10 +77,10 @@ def recommendation(answer: Answer, results: Path) -> Recommendation | None:
             run=run,
             places=Places(results, run.id),
             export=shlex.join([*RELAY, "export", "--run", run.id, "--results", str(results)]),
-            own_script=[line or words.EMPTY for line in own_script(run, request)],
+            own_script=[line or words.EMPTY for line in own],
         ),
     )
-    return Recommendation(run, job, script)
+    return Recommendation(run, job, script, own)
 
 
 def write(answers: Sequence[Answer], results: Path, margin: float) -> None:
@@ -101,7 +107,7 @@ def prepare(recommended: Recommendation, answer: Answer, results: Path) -> None:
     if not (places.run / START).exists():
         write_json(places.run / START, {"generation": RECOMMENDED})
     assert answer.best is not None
-    proof_notes.note(places.run, answer.best.repeats[0].gate)
+    proof_notes.note(places.run, answer.best.repeats[0].planned.gate)
     (results / "logs").mkdir(exist_ok=True)  # Slurm makes no folder for its log
 
 
@@ -153,15 +159,13 @@ def _setting(candidate: Candidate) -> dict[str, Any]:
         "name": candidate.name,
         "runs": [repeat.run.id for repeat in candidate.repeats],
         "declared": declared | {"options": dict(run.strategy.options)},
-        "gpus": gpus(run),
-        "cpu_cores": cores(run),
+        "gpus": run.shape.taken["gpus"],
+        "cpu_cores": run.shape.taken["cpus"],
         "samples_per_second": asdict(candidate.speed),
         "seconds_per_epoch": None if run.strategy.script else asdict(candidate.seconds_per_piece),
         "training_hours": candidate.training_hours,
         "cost": candidate.spent,
-        **{name: row[name] for name in ("test_accuracy", "metric", "test_metric", "test_loss")},
-        **{name: row[name] for name in ("peak_memory_bytes", "peak_main_memory_bytes", "max_loss_difference")},
-        **{name: row[name] for name in ("unproven", "warning")},
+        **{name: row[name] for name in AS_IN_TABLE},
     }
 
 

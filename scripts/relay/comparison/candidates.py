@@ -5,7 +5,8 @@ out, failed, skipped or too short to be timed is no candidate, whatever its spee
 the whole training, starts and evaluations included; trainings of several kinds by the time to a goal.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -13,13 +14,15 @@ from typing import Any
 
 from relay.comparison.inputs import RunResult
 from relay.comparison.request import course
-from relay.comparison.setting_result import Goal, SettingResult, seconds_to
-from relay.comparison.statistics import Estimate, geometric_mean
+from relay.comparison.setting_result import Goal, SettingResult, rounds_of, seconds_to
+from relay.comparison.statistics import MOST_LOG, Estimate, Rounds, geometric_mean, ratio
 from relay.spec.job import Job
-from relay.spec.run import Run
 from relay.spec.site_blocks import Charging, Price, charging
 
 PIECE = 1000  # samples, or steps
+LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
+SAMPLES = 1000  # of a test set whose size is not known
+POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 UNSEEN = 1e6  # times: before the first evaluation, all is possible
 
 
@@ -83,7 +86,7 @@ class Candidate(SettingResult):
     def rates(self) -> dict[int, float]:
         """By repeat, how many times a second it does what it is measured by. Of a script, what it counts."""
         if self.run.strategy.script:
-            return self.rounds
+            return rounds_of(self.repeats)
         timed = [each for each in self.repeats if each.summary and each.speed]
         times = [seconds_to(each, self.goal) if self.goal else self._whole_seconds(each) for each in timed]
         return {each.run.repeat: 1 / seconds for each, seconds in zip(timed, times, strict=True) if seconds}
@@ -160,7 +163,7 @@ class Candidate(SettingResult):
     @property
     def size(self) -> int:
         """GPUs, or CPU cores."""
-        return gpus(self.run) if self.on_gpus else cores(self.run)
+        return self.run.shape.taken["gpus" if self.on_gpus else "cpus"]
 
     @property
     def piece(self) -> str:
@@ -178,9 +181,7 @@ class Candidate(SettingResult):
         if script:
             samples = 1 if script.counts == "runs" else PIECE
         speed = self.speed
-        if speed.low is None or speed.high is None:
-            return Estimate(samples / speed.value)
-        return Estimate(samples / speed.value, samples / speed.high, samples / speed.low)
+        return Estimate(samples / speed.value, speed.high and samples / speed.high, speed.low and samples / speed.low)
 
     @property
     def training_hours(self) -> float:
@@ -188,16 +189,67 @@ class Candidate(SettingResult):
         return 1 / self.rate / 3600 if self.goal else self.hours.value
 
 
-def cores(run: Run) -> int:
-    """The CPU cores of all nodes."""
-    return run.shape.nodes * run.shape.cpus_per_node
-
-
-def gpus(run: Run) -> int:
-    """The GPUs of all nodes."""
-    return run.shape.nodes * run.shape.gpus_per_node
-
-
 def charged(setting: SettingResult) -> Mapping[str, int]:
     """The CPUs and GPUs that a setting's jobs are charged for."""
-    return setting.repeats[0].taken or {"cpus": cores(setting.run), "gpus": gpus(setting.run)}
+    return setting.repeats[0].planned.taken or setting.run.shape.taken
+
+
+# What a setting has learnt
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A reason why no answer from these runs is certain, whatever the intervals say.
+
+    Its kind has its words in `workflow/report/certainty.j2`, in which the `facts` stand.
+    """
+
+    kind: str
+    facts: Mapping[str, Any]
+
+
+def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Iterator[Doubt]:
+    """Which settings were never evaluated, though others were; and which has learnt most, if more than `best`.
+
+    By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
+    own. More has to be more than chance. Where neither has repeats: more than `POINTS` of the samples, or a tenth of
+    the loss.
+    """
+    by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
+    lost = _lost(settings, "test_accuracy" if by_accuracy else "test_loss")
+    evaluated = [each for each in settings if lost[id(each)]]
+    if evaluated and len(evaluated) < len(settings):
+        yield Doubt("not evaluated", {"names": [each.name for each in settings if not lost[id(each)]]})
+    if not lost[id(best)]:
+        return
+    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
+    if most is best:
+        return
+    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
+    if relative.low is None and by_accuracy:
+        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
+    else:
+        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
+    if less:
+        yield Doubt("learns more", {"name": most.name, "row": most.row})
+
+
+def _lost(settings: Sequence[SettingResult], column: str) -> dict[int, Rounds]:
+    """For each setting, by repeat, the share of the test samples that are wrong, or the test loss; all above 0.
+
+    Where no sample is wrong, half a sample is, because 0 has no ratio. Losses below 0 are logarithms of probabilities:
+    these are compared.
+    """
+    values = {
+        id(each): {x.run.repeat: getattr(x.summary, column) for x in each.repeats if x.summary} for each in settings
+    }
+    values = {key: {n: value for n, value in its.items() if value is not None} for key, its in values.items()}
+    least = 0.5 / (settings[0].run.dataset.test_count or SAMPLES)
+    below_0 = any(value <= 0 for its in values.values() for value in its.values())
+
+    def positive(value: float) -> float:
+        if column == "test_accuracy":
+            return max(1 - value, least)
+        return math.exp(max(-MOST_LOG, min(value, MOST_LOG))) if below_0 else value
+
+    return {key: {n: positive(value) for n, value in its.items()} for key, its in values.items()}

@@ -1,6 +1,6 @@
 """Which candidate is chosen, how the others compare with it, and which cannot be recommended."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,12 +13,13 @@ from relay.comparison.statistics import Estimate, Rounds, band, first_by_pairs, 
 from relay.spec import strategy_files
 from relay.spec.run import Run
 
+BEYOND = ("beyond a limit", "goal not reached")  # categories of candidates that cannot be what is asked for
 Relation = Literal["slower", "tie", "does not pay", "cheaper, too slow", "unclear"]
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A setting that cannot be recommended: struck out, failed, skipped or not timed; and why."""
+    """A setting that cannot be recommended, and why. `category`: of its row, or one of `BEYOND`."""
 
     name: str
     category: str
@@ -40,7 +41,7 @@ def speed_up(one: Candidate, other: Candidate) -> float:
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
     """The candidate than which no other is faster beside it. Of two with one speed, the cheaper one."""
-    return _first(candidates, lambda _: True)
+    return first_by_pairs(_in_order(candidates), speed_up)
 
 
 def chosen(candidates: Sequence[Candidate]) -> Candidate:
@@ -50,12 +51,11 @@ def chosen(candidates: Sequence[Candidate]) -> Candidate:
         cheaper = (other for other in candidates if other.cost < each.cost)
         return all(speed_up(each, other) >= least_speed_up(each, other) for other in cheaper)
 
-    return _first(candidates, pays)
+    return first_by_pairs(_in_order(candidates), speed_up, pays)
 
 
-def _first(candidates: Sequence[Candidate], allowed: Callable[[Candidate], bool]) -> Candidate:
-    in_order = sorted(candidates, key=lambda each: (-each.rate, each.cost))
-    return first_by_pairs(in_order, speed_up, allowed)
+def _in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return sorted(candidates, key=lambda each: (-each.rate, each.cost))
 
 
 @dataclass(frozen=True)
@@ -190,19 +190,22 @@ def left_out(results: Sequence[SettingResult]) -> list[LeftOut]:
     return entries
 
 
-def beyond(each: Candidate) -> str:
-    """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else ''."""
+def beyond(each: Candidate) -> LeftOut | None:
+    """Why a setting cannot be what is asked for: it does not reach the goal, or takes or costs too much; else None."""
     rules = each.rules
     if each.goal and all(each.row[name] is None for name in ("test_accuracy", "test_loss")):
-        return f"it was never evaluated, so that nobody knows when it reaches {each.goal}"
+        why = f"it was never evaluated, so that nobody knows when it reaches {each.goal}"
+        return LeftOut(each.name, BEYOND[1], why)
     if not each.reaches_goal:
-        return f"not all of its repeats reach {each.goal}"
+        return LeftOut(each.name, BEYOND[1], f"not all of its repeats reach {each.goal}")
     hours = each.hours.value  # of all that is asked for, whatever it is ranked by
     if rules.deadline_hours and hours > rules.deadline_hours:
-        return f"it takes {hours:.3g} h, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+        why = f"it takes {hours:.3g} h, of {rules.deadline_hours:g} h (answer.deadline_hours)"
+        return LeftOut(each.name, BEYOND[0], why)
     if rules.budget and each.charge(hours) > rules.budget:
-        return f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
-    return ""
+        why = f"it costs {number(each.charge(hours))} {rules.currency}, of {rules.budget:g} (answer.budget)"
+        return LeftOut(each.name, BEYOND[0], why)
+    return None
 
 
 def only_on_cpu(results: Sequence[SettingResult]) -> list[str]:

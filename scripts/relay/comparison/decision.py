@@ -14,18 +14,15 @@ from itertools import pairwise
 from relay.base.clock import other_day
 from relay.base.grouped import grouped
 from relay.comparison import choice
-from relay.comparison.answer import DISTURBED, Answer, Certainty, Doubt
-from relay.comparison.candidates import Candidate, charged, rules_of
+from relay.comparison.answer import DISTURBED, Answer, Certainty
+from relay.comparison.candidates import Candidate, Doubt, charged, learns_more, rules_of
 from relay.comparison.columns import Row, unit_of
 from relay.comparison.inputs import Inputs
 from relay.comparison.setting_result import SettingResult, setting_results, stated_goal
-from relay.comparison.statistics import LEAST_REPEATS, MOST_LOG, Rounds, geometric_mean, oddest, ratio
+from relay.comparison.statistics import LEAST_REPEATS, geometric_mean, oddest
 from relay.spec.labels import training_of
 
 LONGEST_NAME = 60  # in letters, of what is trained in a file's name: a system allows 255 bytes at most
-LEARNS_LESS = 1.1  # times the errors, or the loss, of another setting: less does not matter
-SAMPLES = 1000  # of a test set whose size is not known
-POINTS = 0.02  # of the test samples, where a single repeat tells nothing of chance
 STEADY = 1.1  # times: so much faster or slower in its second half, a setting's timed steps are no steady state
 LEAST_STEPS, LEAST_SECONDS = 50, 1.0  # of each repeat: what is timed for less may be a beginning, or chance
 UNEVEN = 1.9  # times the variance that a place of its own for each repeat would bring; all on one: 2 or more
@@ -58,9 +55,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
     several = len({training_of(each.run) for each in measured}) > 1
     goal = stated_goal(measured, target_accuracy) if several else None
     measured = [replace(each, goal=goal) for each in measured]
-    candidates = [each for each in measured if not choice.beyond(each)]
-    beyond = [each for each in measured if choice.beyond(each)]
-    over = [choice.LeftOut(each.name, "beyond a limit", choice.beyond(each)) for each in beyond]
+    held = [(each, choice.beyond(each)) for each in measured]
+    candidates = [each for each, why in held if not why]
     answer = Answer(
         task=row["task"],
         trained=row["trained"],
@@ -68,8 +64,8 @@ def _answer(results: Sequence[SettingResult], inputs: Inputs) -> Answer:
         rules=rules,
         goal=goal,
         certainty="none",
-        left_out=[*choice.left_out(results), *over],
-        beyond=beyond,
+        left_out=[*choice.left_out(results), *(why for _, why in held if why)],
+        beyond=[each for each, why in held if why],
         only_on_cpu=choice.only_on_cpu(results),
     )
     if not candidates:
@@ -126,53 +122,6 @@ def near_limits(best: Candidate, measured: Sequence[Candidate]) -> list[Doubt]:
     return doubts
 
 
-def learns_more(best: SettingResult, settings: Sequence[SettingResult]) -> Iterator[Doubt]:
-    """Which settings were never evaluated, though others were; and which has learnt most, if more than `best`.
-
-    By the share of the test samples that are wrong, or else by the test loss, of each repeat, which has a seed of its
-    own. More has to be more than chance. Where neither has repeats: more than `POINTS` of the samples, or a tenth of
-    the loss.
-    """
-    by_accuracy = any(each.row["test_accuracy"] is not None for each in settings)
-    lost = _lost(settings, "test_accuracy" if by_accuracy else "test_loss")
-    evaluated = [each for each in settings if lost[id(each)]]
-    if evaluated and len(evaluated) < len(settings):
-        yield Doubt("not evaluated", {"names": [each.name for each in settings if not lost[id(each)]]})
-    if not lost[id(best)]:
-        return
-    most = min(evaluated, key=lambda each: math.fsum(lost[id(each)].values()) / len(lost[id(each)]))
-    if most is best:
-        return
-    relative = ratio(lost[id(best)], lost[id(most)], len(evaluated) - 1)
-    if relative.low is None and by_accuracy:
-        less = max(lost[id(best)].values()) - min(lost[id(most)].values()) > POINTS
-    else:
-        less = relative.value > LEARNS_LESS and (relative.low is None or relative.low > 1)
-    if less:
-        yield Doubt("learns more", {"name": most.name, "row": most.row})
-
-
-def _lost(settings: Sequence[SettingResult], column: str) -> dict[int, Rounds]:
-    """For each setting, by repeat, the share of the test samples that are wrong, or the test loss; all above 0.
-
-    Where no sample is wrong, half a sample is, because 0 has no ratio. Losses below 0 are logarithms of probabilities:
-    these are compared.
-    """
-    values = {
-        id(each): {x.run.repeat: getattr(x.summary, column) for x in each.repeats if x.summary} for each in settings
-    }
-    values = {key: {n: value for n, value in its.items() if value is not None} for key, its in values.items()}
-    least = 0.5 / (settings[0].run.dataset.test_count or SAMPLES)
-    below_0 = any(value <= 0 for its in values.values() for value in its.values())
-
-    def positive(value: float) -> float:
-        if column == "test_accuracy":
-            return max(1 - value, least)
-        return math.exp(max(-MOST_LOG, min(value, MOST_LOG))) if below_0 else value
-
-    return {key: {n: positive(value) for n, value in its.items()} for key, its in values.items()}
-
-
 def decisive(best: Candidate, candidates: Sequence[Candidate]) -> Iterator[Doubt]:
     """A repeat far from its setting's others, and what would be recommended without it, where that is another one."""
     for each in candidates:
@@ -223,8 +172,8 @@ def places(pairs: Iterable[tuple[SettingResult, SettingResult]]) -> list[Doubt]:
     Of those that are compared with each other, on one kind of device. Of several such pairs, the first is told.
     """
     alike = [(a, b) for a, b in pairs if a.run.shape.device == b.run.shape.device]
-    found = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
-    return [each for each in found if each]
+    doubts = (next(filter(None, (apart(*pair) for pair in alike)), None) for apart in (_hardware, _nodes, _days))
+    return [each for each in doubts if each]
 
 
 def _hardware(one: SettingResult, other: SettingResult) -> Doubt | None:

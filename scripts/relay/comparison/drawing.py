@@ -13,7 +13,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
 from relay.base.printable import printable
 from relay.comparison.setting_result import SettingResult
@@ -124,31 +123,6 @@ def in_rows(axes: Axes, count: float, *, first: float = -0.75) -> None:
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
     axes.locator_params(axis="x", nbins=4)
-
-
-def stacked(rows: Sequence[tuple[str, dict[str, float]]], parts: Sequence[str], label: str) -> Figure:
-    """A bar for each name, of its parts one after the other; parts that are wide enough have their share in them."""
-    figure = figure_of(1.1 + 0.44 * len(rows), bottom=0.85, top=0.05)
-    axes = figure.subplots()
-    longest = max(sum(amounts.values()) for _, amounts in rows)
-    shown = [part for part in parts if any(amounts[part] for _, amounts in rows)]
-    colours = dict(zip(parts, PARTS, strict=False))
-    for row, (name, amounts) in enumerate(rows):
-        named(axes, 1.8 * row + 0.25, name)
-        left, whole = 0.0, sum(amounts.values())
-        for part in shown:
-            at, width = 1.8 * row + 0.8, amounts[part]
-            axes.barh([at], [width], left=left, height=0.62, color=colours[part], edgecolor=LINE, linewidth=0.4)
-            if width >= LEAST_LABEL * longest > 0:
-                share = f"{100 * width / whole:.0f} %"
-                axes.text(left + width / 2, at, share, fontsize=6.5, color=ON_PARTS, ha="center", va="center")
-            left += width
-    in_rows(axes, 1.8 * len(rows), first=-0.6)
-    axes.xaxis.set_major_formatter(FIGURES)
-    key = [Patch(color=colours[part], label=part) for part in shown]
-    figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
-    axes.set_xlabel(label)
-    return figure
 
 
 def repeats_drawn(settings: Sequence[SettingResult]) -> int:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from relay.base.errors import UserError
 from relay.base.files import MISSING, looked_at, read_json
@@ -19,15 +19,24 @@ from relay.spec.messages import show
 from relay.spec.run import OwnBatch, Run, Setting
 from relay.spec.site_blocks import Price
 
-_PLAN_KEYS = ("runs", "skipped", "margin")
-_PLANNED_KEYS = ("id", "setting", "gate", "segments")
-# The keys of a verdict, with the types of their values. Other keys may be missing.
-_VERDICT_KEYS: Mapping[str, tuple[type, ...]] = {
-    "equivalent": (bool,),
-    "max_loss_difference": (int, float, type(None)),
-    **dict.fromkeys(("parts", "problems", "notes"), (list,)),
-    "strategy_source": (str, type(None)),
-}
+Read = Callable[[Path], Any]  # of the JSON in a file
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A run as the plan has it. `segments`: the steps at which its jobs end.
+
+    `preflight` is that of its shape; None without a scheduler. `taken`: the CPUs and GPUs that it is charged for; None
+    in an older plan.
+    """
+
+    id: str
+    gate: str
+    segments: Sequence[int]
+    reference: str | None = None
+    preflight: str | None = None
+    taken: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +45,11 @@ class RunResult:
 
     `strategy_source` is the digest of the strategy's code that the run uses; None where it has not begun. `inherited`:
     what is found against the runs that it went on from. `job` is what its jobs asked Slurm for; None without a
-    scheduler, and so is `preflight`, the id of the preflight of its shape. `dropped`: why its setting got no further
-    repeats; '' where it got them all. `taken`: the CPUs and GPUs that it is charged for; None in an older plan.
+    scheduler. `dropped`: why its setting got no further repeats; '' where it got them all.
     """
 
     run: Run
-    gate: str
-    segments: int
+    planned: PlannedRun
     summary: Summary | None
     error: str
     verdict: dict[str, Any] | None
@@ -50,9 +57,7 @@ class RunResult:
     inherited: tuple[str, ...] = ()
     spot_check: SpotChecked = SpotChecked()
     job: Job | None = None
-    preflight: str | None = None
     dropped: str = ""
-    taken: Mapping[str, int] | None = None
 
     @property
     def speed(self) -> float | None:
@@ -67,6 +72,46 @@ class Skipped:
 
     setting: Setting
     reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What the comparison reads of plan.json; a value that may be missing was not in older ones."""
+
+    runs: Sequence[PlannedRun]
+    skipped: Sequence[Skipped]
+    margin: float
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    spot_checks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    name: str
+    passed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judged:
+    """What the comparison reads of a verdict, and of its steps at a run's own batch. The page shows all figures."""
+
+    equivalent: bool
+    parts: Sequence[_Part]
+    problems: Sequence[str]
+    notes: Sequence[str]
+    samples_per_rank: Sequence[float] | None = None
+    bytes_sent_per_step: Sequence[float] | None = None
+    bytes_held_share: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Verdict(_Judged):
+    max_loss_difference: float | None
+    strategy_source: str | None
+    versions: Mapping[str, str | None] | None = None
+    own_batches: Sequence[_Judged] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,106 +135,96 @@ def read_inputs(plan_path: Path, results: Path, *, partial: bool = False) -> Inp
     Raises UserError, with one line that names the file, for a run without a usable summary or verdict. With `partial`,
     such a run is a failed one with that reason. The plan and every `run.json` are needed in any case.
     """
-    return inputs_of(_read(plan_path, dict.fromkeys(_PLAN_KEYS, (object,))), plan_path, results, partial=partial)
+    return inputs_of(_read(plan_path), plan_path, results, partial=partial)
 
 
-def inputs_of(plan: Mapping[str, Any], plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
+def inputs_of(content: Mapping[str, Any], plan_path: Path, results: Path, *, partial: bool = False) -> Inputs:
     """The same for a plan that is read, or made; `plan_path` is named where something is wrong with it."""
-    margin = plan["margin"]
-    if not isinstance(margin, (int, float)) or not 0 <= margin < 1:
-        raise UserError(f"{plan_path}: margin: {margin!r} is not allowed; allowed: from 0 to below 1")
-    rules, config = plan.get("answer") or {}, plan.get("config") or {}
+    plan = _typed(_Plan, content, plan_path)
+    if not 0 <= plan.margin < 1:
+        raise UserError(f"{plan_path}: margin: {plan.margin!r} is not allowed; allowed: from 0 to below 1")
     try:
-        Price.model_validate(rules.get("price") or {})
+        Price.model_validate(plan.answer.get("price") or {})
     except ValueError:
-        allowed = "gpu_hour and cpu_hour, each greater than 0 or null, and currency, a text"
+        given, allowed = show(plan.answer["price"]), "gpu_hour and cpu_hour, each greater than 0 or null, and currency"
         raise UserError(
-            f"{plan_path}: answer.price: {show(rules['price'])} is not allowed; allowed: {allowed}; make the plan again"
+            f"{plan_path}: answer.price: {given} is not allowed; allowed: {allowed}, a text; make the plan again"
         ) from None
-    runs, skipped = [], [_skipped(entry, plan_path) for entry in plan["skipped"]]
+    runs, stopped = [], dict[str, Skipped]()
     shared = cache(read_json)  # the repeats of a setting share its verdicts
-    for planned in plan["runs"]:
-        if missing := [key for key in _PLANNED_KEYS if key not in planned]:
-            raise UserError(f"{plan_path}: a run lacks '{missing[0]}'; make the plan again")
+    for planned in plan.runs:
         result = _result(planned, plan, results, partial, shared)
-        stopped = stopped_by_preflight(planned, result.run.stack, results) if result.summary is None else []
-        if not stopped:
+        why = stopped_by_preflight(planned.preflight, result.run.stack, results) if result.summary is None else []
+        if why:  # told once for all repeats
+            reasons = tuple(f"preflight: {reason}" for reason in why)
+            stopped.setdefault(result.run.setting_id, Skipped(setting=result.run, reasons=reasons))
+        else:
             runs.append(result)
-            continue
-        setting = Setting(**{each.name: getattr(result.run, each.name) for each in fields(Setting)})
-        of = Skipped(setting=setting, reasons=tuple(f"preflight: {reason}" for reason in stopped))
-        if of not in skipped:  # once for all repeats
-            skipped.append(of)
-    return Inputs(runs=runs, skipped=skipped, margin=float(margin), rules=rules, config=config)
+    skipped = [*plan.skipped, *stopped.values()]
+    return Inputs(runs=runs, skipped=skipped, margin=plan.margin, rules=plan.answer, config=plan.config)
 
 
-def _skipped(entry: Any, path: Path) -> Skipped:
-    """A skipped setting of the plan. Raises UserError where another version wrote it."""
-    try:
-        return Skipped(setting=built(Setting, entry["setting"]), reasons=tuple(map(str, entry["reasons"])))
-    except (TypeError, KeyError, ValueError) as fault:
-        raise UserError(f"{path}: skipped: is of another version ({fault}); make the plan again") from None
-
-
-def _read(
-    path: Path, keys: Mapping[str, tuple[type, ...]], read: Callable[[Path], Any] = read_json, **expected: str
-) -> dict[str, Any]:
-    """What a JSON file says. `keys` and the types of their values are needed. `expected`: whose it has to be.
+def _read(path: Path, read: Read = read_json, **expected: str) -> dict[str, Any]:
+    """What a JSON file says. `expected`: whose it has to be.
 
     Raises UserError with one line where it is missing, damaged or another's.
     """
-    why, value = looked_at(path, read=read, **expected)
-    if why == MISSING:
-        raise UserError(f"{path}: {why}; run the stage that makes it first")
-    if not why and (missing := [key for key in keys if key not in value]):
-        why = f"lacks '{missing[0]}', another version wrote it"
-    elif damaged := [key for key, kinds in keys.items() if not why and not isinstance(value[key], kinds)]:
-        why = f"'{damaged[0]}' is damaged ({value[damaged[0]]!r})"
+    why, content = looked_at(path, read=read, **expected)
     if why:
-        raise UserError(f"{path}: {why}; remove it and run again")
-    return value
+        remedy = "run the stage that makes it first" if why == MISSING else "remove it and run again"
+        raise UserError(f"{path}: {why}; {remedy}")
+    return content
 
 
-def _result(
-    planned: Mapping[str, Any], plan: Mapping[str, Any], results: Path, partial: bool, shared: Callable[[Path], Any]
-) -> RunResult:
+def _typed(kind: type[Kind], content: Mapping[str, Any], path: Path) -> Kind:
+    """What a file holds, as this dataclass. Raises UserError, with one line, where it is something else."""
+    try:
+        return built(kind, content, passing_over=True)
+    except (TypeError, KeyError, ValueError) as error:
+        why = f"is damaged, or of another version ({error})"
+        raise UserError(f"{path}: {why}; remove it and run again") from None
+
+
+def _result(planned: PlannedRun, plan: _Plan, results: Path, partial: bool, shared: Read) -> RunResult:
     """A run of the plan with its results. `shared` reads the files that it shares with other runs."""
-    identity, gate = planned["id"], planned["gate"]
+    identity, gate = planned.id, planned.gate
     path = results / "runs" / identity / "run.json"
     try:
-        run, job = Run.from_dict(declared := _read(path, {})), Job.of(declared)
-    except (TypeError, KeyError) as fault:
-        raise UserError(f"{path}: is no run of this version ({fault}); make the plan again") from None
-    unproven = no_verdict(planned, results)
+        run, job = Run.from_dict(declared := _read(path)), Job.of(declared)
+    except (TypeError, KeyError) as damage:
+        raise UserError(f"{path}: is no run of this version ({damage}); make the plan again") from None
+    unproven = no_verdict(gate, planned.reference, results)
     summary, error = _summary(run, results, partial, unproven)
     chain = None if summary else run_chain.read(results / "checkpoints" / identity)
     trained = summary or chain
     if summary and (refused := _no_result(summary)):
         summary, error = None, refused
-    verdict_path = results / "equivalence" / "gates" / gate / "verdict.json"
-    verdict = None
-    if not partial or verdict_path.is_file():
-        try:
-            verdict = of_batch(_read(verdict_path, _VERDICT_KEYS, shared, gate=gate), OwnBatch.of(run))
-        except UserError:
-            if not partial:
-                raise
-    checked = plan.get("spot_checks", False)
+    try:
+        verdict = _verdict(run, gate, results, shared)
+    except UserError:
+        if not partial:
+            raise
+        verdict = None
     return RunResult(
         run=run,
-        gate=gate,
-        segments=len(planned["segments"]),
+        planned=planned,
         summary=summary,
         error=error or (unproven if verdict is None else ""),
         verdict=verdict,
         strategy_source=trained.strategy_source if trained else None,
         inherited=tuple(proof_notes.inherited(results, trained.adopted_from if trained else None)),
-        spot_check=spot_checked(identity, run.setting_id, results, planned=checked, read=shared),
+        spot_check=spot_checked(identity, run.setting_id, results, planned=plan.spot_checks, read=shared),
         job=job,
-        preflight=planned.get("preflight"),
-        dropped=str((plan.get("dropped") or {}).get(run.setting_id, "")),
-        taken=planned.get("taken"),
+        dropped=plan.dropped.get(run.setting_id, ""),
     )
+
+
+def _verdict(run: Run, gate: str, results: Path, shared: Read) -> dict[str, Any]:
+    """What the run's gate says of it. Raises UserError where there is no verdict that is sound."""
+    path = results / "equivalence" / "gates" / gate / "verdict.json"
+    content = _read(path, shared, gate=gate)
+    _typed(_Verdict, content, path)
+    return of_batch(content, OwnBatch.of(run))
 
 
 def _no_result(summary: Summary) -> str:
@@ -216,11 +251,8 @@ def _summary(run: Run, results: Path, partial: bool, unproven: str) -> tuple[Sum
     if partial and not path.is_file():
         return None, fault(run, results, unproven)
     try:
-        return Summary.of(_read(path, {"run": (str,)}, run=run.id)), ""
-    except UserError as error:
-        told = str(error)
-    except (TypeError, KeyError, ValueError) as error:
-        told = f"{path}: is damaged, or of another version ({error}); remove it and run again"
-    if not partial:
-        raise UserError(told)
-    return None, told
+        return _typed(Summary, _read(path, run=run.id), path), ""
+    except UserError as damage:
+        if not partial:
+            raise
+        return None, str(damage)

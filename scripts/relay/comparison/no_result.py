@@ -1,7 +1,7 @@
 """Why a run has no result, from what its jobs have left; and what its spot check has found."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,11 @@ from relay.spec.run import Run
 _NOT_STARTED = "'FAILED'"  # Slurm's state of a job whose folder or program is not there
 
 
-def no_verdict(planned: Mapping[str, Any], results: Path) -> str:
-    """Why a run's gate could give no verdict: its own fault, or its reference's; '' where neither has recorded one."""
+def no_verdict(gate: str, reference: str | None, results: Path) -> str:
+    """Why a gate could give no verdict: its own fault, or its reference's; '' where neither has recorded one."""
     proofs = results / "equivalence"
-    of_reference = _recorded(proofs / "references" / (planned.get("reference") or "-"))
-    of_gate = _recorded(proofs / "gates" / planned["gate"])
+    of_reference = _recorded(proofs / "references" / (reference or "-"))
+    of_gate = _recorded(proofs / "gates" / gate)
     return (of_reference and f"reference: {of_reference}") or (of_gate and f"gate: {of_gate}")
 
 
@@ -92,10 +92,8 @@ def spot_checked(
         chain = read_json(results / "checkpoints" / run / "chain.json")  # None where the checkpoints were deleted
         if entry is None or (chain is not None and chain["generation"] != entry["generation"]):
             return SpotChecked("not checked", "its spot check has not been made")
-        if entry["status"] == "passed":
-            return SpotChecked("passed")
-        if entry["status"] == "failed":
-            return SpotChecked("failed", "; ".join(map(str, entry["problems"])))
+        if entry["status"] in ("passed", "failed"):
+            return SpotChecked(entry["status"], "; ".join(map(str, entry["problems"])))
         return SpotChecked("not checked", "; ".join(map(str, entry["unchecked"])) or "nothing could be compared")
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return SpotChecked("not checked", f"results/equivalence/spot_checks/{setting}/verdict.json is damaged")
@@ -108,16 +106,16 @@ def summed_up(checks: Iterable[SpotChecked]) -> str | None:
     return None if not statuses else "off" if set(statuses) == {"off"} else ", ".join(counts)
 
 
-def stopped_by_preflight(planned: dict[str, Any], stack: str, results: Path) -> list[str]:
-    """The problems found by the run's preflight, because of which its jobs were not submitted; empty without any."""
-    if not planned.get("preflight"):
+def stopped_by_preflight(preflight: str | None, stack: str, results: Path) -> list[str]:
+    """The problems found by a run's preflight, because of which its jobs were not submitted; empty without any."""
+    if not preflight:
         return []
-    folder = results / "preflight" / planned["preflight"]
+    folder = results / "preflight" / preflight
     if (folder / "facts.json").is_file():
         return []
     if problems := read_json(folder / "problems.json"):
         return list(map(str, problems))
-    log = results / "logs" / "preflight" / f"{planned['preflight']}.log"
+    log = results / "logs" / "preflight" / f"{preflight}.log"
     submitted = (results / "environments" / f"{stack}.json").is_file()  # the preflight waits for this file
     # Every job that ran has written to its log. For a job that did not, Snakemake makes an empty log.
     if not submitted or (log.is_file() and log.stat().st_size):

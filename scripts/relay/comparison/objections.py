@@ -78,9 +78,9 @@ def _repeats(numbers: Sequence[int], count: int) -> str:
 
 def made_with(source: Summary | Mapping[str, Any]) -> Versions:
     """What a summary or a verdict says that it was made with; what it does not say is left out."""
-    told = vars(source) if isinstance(source, Summary) else source
-    versions = {name: version for name, version in (told.get("versions") or {}).items() if name in COMPUTING}
-    digests = {"dataset": told.get("dataset"), "training code": told.get("training_source")}
+    values = vars(source) if isinstance(source, Summary) else source
+    versions = {name: version for name, version in (values.get("versions") or {}).items() if name in COMPUTING}
+    digests = {"dataset": values.get("dataset"), "training code": values.get("training_source")}
     return versions | {name: digest[:DIGITS] for name, digest in digests.items() if digest}
 
 
@@ -97,7 +97,7 @@ def proven_otherwise(repeat: RunResult) -> str:
     other = difference(made_with(repeat.verdict), made_with(repeat.summary), PROVEN)
     if not other:
         return ""
-    again = f"`rm -r results/equivalence/gates/{repeat.gate}` lets it be proven again"
+    again = f"`rm -r results/equivalence/gates/{repeat.planned.gate}` lets it be proven again"
     return f"proven with other versions than it ran with: {other}; {again}"
 
 
@@ -192,8 +192,8 @@ def _scales(run: Run) -> Iterator[Scale]:
 
 def _among(peers: Mapping[str, Sequence[RunResult]], scale: Scale) -> Iterator[tuple[str, str]]:
     """The outliers among settings that train the same."""
-    found = {each: [x for repeat in group if (x := scale.value(repeat)) is not None] for each, group in peers.items()}
-    values = {setting: figures for setting, figures in found.items() if figures}
+    every = {each: [x for repeat in group if (x := scale.value(repeat)) is not None] for each, group in peers.items()}
+    values = {setting: figures for setting, figures in every.items() if figures}
     above_0 = not any(value <= 0 for figures in values.values() for value in figures)
     # Losses below 0 are logarithms already.
     scaled = {each: [*map(math.log, its)] if scale.logarithmic and above_0 else its for each, its in values.items()}
@@ -246,8 +246,8 @@ def not_learning(groups: Mapping[str, Sequence[RunResult]]) -> dict[str, str]:
     tasks = [each for group in groups.values() for each in group if each.run.strategy.script is None]
     peers = grouped(tasks, lambda each: (comparable(flat(each.run)), each.run.repeat))
     reasons = {id(each): _does_not_fall(each, alike) for alike in peers.values() for each in alike}
-    found = {setting: [reasons.get(id(each)) for each in group] for setting, group in groups.items()}
-    return {setting: str(its[0]) for setting, its in found.items() if all(its)}
+    whys = {setting: [reasons.get(id(each)) for each in group] for setting, group in groups.items()}
+    return {setting: str(its[0]) for setting, its in whys.items() if all(its)}
 
 
 def _does_not_fall(repeat: RunResult, alike: Sequence[RunResult]) -> str:

@@ -12,9 +12,8 @@ from relay.base.grouped import grouped
 from relay.base.printable import printable
 from relay.comparison import words
 from relay.comparison.answer import Answer
-from relay.comparison.answer_files import own_script, recommendation
+from relay.comparison.answer_files import recommendation
 from relay.comparison.candidates import rules_of
-from relay.comparison.columns import unit_of
 from relay.comparison.drawing import MOST_SETTINGS, repeats_drawn, standalone
 from relay.comparison.inputs import Inputs, RunResult
 from relay.comparison.no_result import log_of
@@ -35,31 +34,27 @@ def sections(
     inputs: Inputs, settings: Sequence[SettingResult], answers: Sequence[Answer], results: Path
 ) -> list[Section]:
     """What the page shows of each answer. `settings` are all of the comparison."""
-    accuracy = inputs.config.get("target_accuracy")
-    return [
-        _section(place, answer, [each for each in settings if each.row["trained"] == answer.trained], accuracy, results)
-        for place, answer in enumerate(answers)
-    ]
-
-
-def _section(
-    place: int, answer: Answer, settings: Sequence[SettingResult], accuracy: float | None, results: Path
-) -> Section:
-    rows, runs = [each.row for each in settings], [each for each in settings if each.repeats]
-    recommended, scaled = recommendation(answer, results), scaling_rows(rows)
-    return {
-        "answer": answer,
-        "unit": unit_of(rows),
-        "quality": quality(rows),
-        "block": pasted(answer, recommended.script) if recommended else "",
-        "own_script": "\n".join(own_script(recommended.run, answer.request)) if recommended and answer.request else "",
-        "results": settings,
-        "runs": runs,
-        "warnings": list(grouped(words.warnings(runs), lambda each: (each.kind, each.advice)).values()),
-        "scaling": [*map(shown, scaled)],
-        "gates": _gates(runs),
-        "pictures": pictures(runs, scaled, answer, place, accuracy),
-    }
+    accuracy, contents = inputs.config.get("target_accuracy"), []
+    of_answer = grouped(settings, lambda each: each.row["trained"])
+    for place, answer in enumerate(answers):
+        results_of = of_answer[answer.trained]
+        rows, runs = [each.row for each in results_of], [each for each in results_of if each.repeats]
+        recommended, scaled = recommendation(answer, results), scaling_rows(rows)
+        section = {
+            "answer": answer,
+            "unit": answer.unit,
+            "quality": quality(rows),
+            "block": pasted(answer, recommended.script) if recommended else "",
+            "own_script": "\n".join(recommended.own_script) if recommended else "",
+            "results": results_of,
+            "runs": runs,
+            "warnings": list(grouped(words.warnings(runs), lambda each: (each.kind, each.advice)).values()),
+            "scaling": [*map(shown, scaled)],
+            "gates": _gates(runs),
+            "pictures": pictures(runs, scaled, answer, place, accuracy),
+        }
+        contents.append(section)
+    return contents
 
 
 def render(inputs: Inputs, contents: Sequence[Section], results: Path) -> str:
@@ -161,7 +156,7 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
     Counts are all different ones, the smallest first. The config is YAML, or ''. What no record has is left out.
     """
     summaries = [each.summary for each in inputs.runs if each.summary]
-    preflights = {each.preflight for each in inputs.runs if each.preflight}
+    preflights = {each.planned.preflight for each in inputs.runs if each.planned.preflight}
     facts = {each: read_json_or(results / "preflight" / each / "facts.json", {}) for each in preflights}
     looks = {each: its.get("ranks", []) for each, its in facts.items()}  # what a preflight found on its ranks
     drivers = [(rank.get("driver") or {}).get("version") for ranks in looks.values() for rank in ranks]
@@ -169,7 +164,7 @@ def evidence(inputs: Inputs, results: Path) -> dict[str, Any]:
         "runs": len(inputs.runs),
         "finished": len(summaries),
         "repeats": sorted({len(group) for group in by_setting(inputs.runs).values()}),
-        "segments": sorted({each.segments for each in inputs.runs}),
+        "segments": sorted({len(each.planned.segments) for each in inputs.runs}),
         "attempts": sum(summary.attempts for summary in summaries),
         "warmup_steps": sorted({each.run.length.warmup_steps for each in inputs.runs}),
         "margin": inputs.margin,
@@ -195,7 +190,8 @@ def _transports(
     """
 
     def transport(each: RunResult) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        of_nccl = looks[each.preflight] if each.run.shape.backend == "nccl" and each.preflight else []
+        preflight = each.planned.preflight if each.run.shape.backend == "nccl" else None
+        of_nccl = looks[preflight] if preflight else []
         said = [rank["nccl"] for rank in of_nccl if rank.get("nccl")]
         networks = {str(nccl["network"]) for nccl in said if nccl.get("network")}
         ways = {str(way) for nccl in said for way in nccl.get("via") or {}}

@@ -1,11 +1,12 @@
 """The report's pictures, a function each: a figure, or None where there is nothing to draw."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from relay.base.grouped import grouped
@@ -45,8 +46,7 @@ def pictures(
         "learnt": partial(learnt, settings),
         "step": partial(steps, settings),
     }
-    svgs = {name: drawing.drawn(figure, f"{name}-{place}") for name, figure in figures.items()}
-    return {name: svg for name, svg in svgs.items() if svg}
+    return {name: svg for name, figure in figures.items() if (svg := drawing.drawn(figure, f"{name}-{place}"))}
 
 
 def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
@@ -64,8 +64,8 @@ def speed(settings: Sequence[SettingResult], unit: str) -> Figure | None:
             speeds.plot(ends, [place] * 2, color=drawing.colour_of(setting), linewidth=1.2, marker="|", markersize=6)
         _marked(speeds, place, setting, [value * setting.run.task.units_per_sample for value in setting.speeds],
                 speed_in_unit(setting.row))  # fmt: skip
-        found = [getattr(summary, measure.column) for summary in setting.summaries]
-        repeats = [measure.factor * value for value in found if value is not None]
+        qualities = [getattr(summary, measure.column) for summary in setting.summaries]
+        repeats = [measure.factor * value for value in qualities if value is not None]
         _marked(results, place, setting, repeats, measure.factor * setting.row[measure.column] if repeats else None)
         drawing.named(speeds, place, setting.name + setting.mark)
     fastest = max(speed * each.run.task.units_per_sample for each in timed for speed in each.speeds)
@@ -120,23 +120,20 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
     """
     measure = quality(each.row for each in settings)
 
-    def curves_of(curve: Callable[[Summary], Iterable[tuple[int, float]]]) -> list[tuple[SettingResult, list[Curve]]]:
-        """By setting, the repeats' curves over epochs; nothing of those without a point."""
-        found = []
-        for each in settings:
-            points = [(repeat.run.length.steps_per_epoch, [*curve(summary)])
-                      for repeat in each.repeats if (summary := repeat.summary)]  # fmt: skip
-            curves = [([step / epoch for step, _ in its], [value for _, value in its]) for epoch, its in points if its]
-            found += [(each, curves)] if curves else []
-        return found
+    def curves_of(setting: SettingResult, of: Callable[[Summary], list[tuple[int, float]]]) -> list[Curve]:
+        """The repeats' curves over epochs; nothing of those without a point."""
+        points = [(each.run.length.steps_per_epoch, of(each.summary)) for each in setting.repeats if each.summary]
+        return [([step / epoch for step, _ in its], [value for _, value in its]) for epoch, its in points if its]
 
-    def evaluated(summary: Summary) -> Iterator[tuple[int, float]]:
-        for each in summary.evaluations:
-            if (value := measure.evaluated(each)) is not None:
-                yield each["step"], measure.factor * value
+    def evaluated(summary: Summary) -> list[tuple[int, float]]:
+        values = [(each["step"], measure.evaluated(each)) for each in summary.evaluations]
+        return [(step, measure.factor * value) for step, value in values if value is not None]
 
-    shown, label, marker = curves_of(evaluated), measure.label, "."
-    losses = curves_of(lambda summary: zip(summary.losses.steps, summary.losses.values, strict=True))
+    def trained(summary: Summary) -> list[tuple[int, float]]:
+        return [*zip(summary.losses.steps, summary.losses.values, strict=True)]
+
+    shown, losses = ([(each, its) for each in settings if (its := curves_of(each, of))] for of in (evaluated, trained))
+    label, marker = measure.label, "."
     if len(shown) < len(losses):  # not all were evaluated
         shown, label, marker = losses, "training loss", ""  # of very many steps
     if not shown:
@@ -163,14 +160,32 @@ def learnt(settings: Sequence[SettingResult]) -> Figure | None:
 
 
 def steps(settings: Sequence[SettingResult]) -> Figure | None:
-    """What a sample's time goes to in each setting."""
-    rows = [
-        (each.name + each.mark, {words: 1e6 / each.row["samples_per_second"] * (each.row[part] or 0.0)
-                                 for part, words in OF_A_STEP.items()})
-        for each in settings if each.row["samples_per_second"] and each.row["step_compute_fraction"] is not None
-    ]  # fmt: skip
-    label = "microseconds of a step for each sample of its batch"
-    return drawing.stacked(rows, [*OF_A_STEP.values()], label) if rows else None
+    """What a sample's time goes to: a bar for each setting, of its parts one after the other, with their shares."""
+    observed = [each for each in settings if each.speeds and each.row["step_compute_fraction"] is not None]
+    if not observed:
+        return None
+    figure = drawing.figure_of(1.1 + 0.44 * len(observed), bottom=0.85, top=0.05)
+    axes = figure.subplots()
+    longest = max(1e6 / each.row["samples_per_second"] for each in observed)
+    shown = [part for part in OF_A_STEP if any(each.row[part] for each in observed)]
+    colours = dict(zip(OF_A_STEP, drawing.PARTS, strict=False))
+    for place, setting in enumerate(observed):
+        drawing.named(axes, 1.8 * place + 0.25, setting.name + setting.mark)
+        amounts = {part: 1e6 / setting.row["samples_per_second"] * (setting.row[part] or 0.0) for part in OF_A_STEP}
+        left, whole, at = 0.0, sum(amounts.values()), 1.8 * place + 0.8
+        for part in shown:
+            width = amounts[part]
+            axes.barh([at], [width], left=left, height=0.62, color=colours[part], edgecolor=drawing.LINE, linewidth=0.4)
+            if width >= drawing.LEAST_LABEL * longest:
+                share = f"{100 * width / whole:.0f} %"
+                axes.text(left + width / 2, at, share, fontsize=6.5, color=drawing.ON_PARTS, ha="center", va="center")
+            left += width
+    drawing.in_rows(axes, 1.8 * len(observed), first=-0.6)
+    axes.xaxis.set_major_formatter(drawing.FIGURES)
+    key = [Patch(color=colours[part], label=OF_A_STEP[part]) for part in shown]
+    figure.legend(handles=key, loc="lower left", ncols=4, columnspacing=1.2, handlelength=1.2)
+    axes.set_xlabel("microseconds of a step for each sample of its batch")
+    return figure
 
 
 def scaling(rows: Sequence[Row]) -> Figure | None:

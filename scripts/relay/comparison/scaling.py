@@ -37,12 +37,13 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
     efficiency = 1.0 if row is base else row["scaling_efficiency"]
     speed_up = efficiency * devices(row) / devices(base)
     speed = speed_up * base["samples_per_second"]  # beside the fewest devices, as all of the table
+    steps, batch = row["steps_per_epoch"], row["global_batch_size"]  # nobody knows a script's epochs
     copied = {name: row[name] for name in SCALING if name in row}
     return copied | {
         "setting": label,
         "scaling": kind,
         "devices": devices(row),
-        "seconds_per_epoch": _seconds_per_epoch(row, speed),
+        "seconds_per_epoch": None if None in (steps, batch) else steps * batch / speed,
         "speed": speed_in_unit(row | {"samples_per_second": speed}),
         "speed_up": speed_up,
         "efficiency": efficiency,
@@ -50,13 +51,6 @@ def _row(row: Row, base: Row, kind: str, label: str) -> Row:
         "id": row["setting"],
         "baseline": base["setting"],  # told in no table
     }
-
-
-def _seconds_per_epoch(row: Row, speed: float) -> float | None:
-    """Seconds of an epoch's steps; None for a script, whose epochs nobody knows."""
-    if row["steps_per_epoch"] is None or row["global_batch_size"] is None:
-        return None
-    return float(row["steps_per_epoch"] * row["global_batch_size"] / speed)
 
 
 def shown(row: Row) -> dict[str, str]:
@@ -99,24 +93,15 @@ def _same(smaller: Run, larger: Run) -> bool:
 
     A single process needs no launcher. `direct` works on one node only: torchrun takes its place on several.
     """
-    alike = all(_without_size(smaller)[name] == value for name, value in _without_size(larger).items())
     starters = smaller.shape.launcher, larger.shape.launcher
     over_nodes = starters == ("direct", "torchrun") and larger.shape.nodes > 1
-    return alike and (starters[0] == starters[1] or smaller.shape.world_size == 1 or over_nodes)
+    fits = starters[0] == starters[1] or smaller.shape.world_size == 1 or over_nodes
+    return fits and _without_size(smaller) == _without_size(larger)
 
 
-def _without_size(run: Run) -> Row:
+def _without_size(run: Run) -> tuple[Any, ...]:
     """The values that must be equal for a scaling efficiency: all but the run's size and what follows from it."""
-    shape = replace(
-        run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1, launcher="none"
-    )
-    return {
-        "task": comparable(flat(run)),
-        "strategy": replace(run.strategy, file=""),
-        "shape": shape,
-        "place": run.place,
-        "computation": run.computation,
-        "feeding": run.feeding,
-        "scaling": run.batch.learning_rate_scaling,
-        "epochs": run.length.epochs,
-    }
+    one = replace(run.shape, nodes=1, devices_per_node=1, processes_per_device=1, devices_per_process=1)
+    shape, strategy = replace(one, launcher="none"), replace(run.strategy, file="")
+    task, batch, length = comparable(flat(run)), run.batch.learning_rate_scaling, run.length.epochs
+    return task, strategy, shape, run.place, run.computation, run.feeding, batch, length

@@ -56,12 +56,7 @@ class SettingResult:
     @property
     def speeds(self) -> list[float]:
         """Samples per second of the repeats that were timed."""
-        return list(self.rounds.values())
-
-    @property
-    def rounds(self) -> dict[int, float]:
-        """The same by repeat."""
-        return rounds_of(self.repeats)
+        return list(rounds_of(self.repeats).values())
 
     @property
     def mark(self) -> str:

@@ -39,6 +39,10 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def columns(self, name: str) -> dict[str, float | None]:
+        """As the columns of a table."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
 
 def geometric_mean(values: Sequence[float]) -> Estimate:
     """The geometric mean of positive values with the Student-t interval of their logarithms.

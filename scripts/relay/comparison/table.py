@@ -21,11 +21,6 @@ from relay.spec.run import Setting
 _CATEGORIES = ("done", "dropped", "struck out", "learns nothing", "failed", "skipped")
 
 
-def run_rows(inputs: Inputs) -> list[Row]:
-    """One row per run, for `runs.csv`."""
-    return [_run_row(each) for each in inputs.runs]
-
-
 def comparison_rows(inputs: Inputs) -> list[Row]:
     """One row per setting, for `comparison.csv`. Of what is trained, the fastest comes first, and skipped ones last."""
     groups = by_setting(inputs.runs)
@@ -42,17 +37,16 @@ def comparison_rows(inputs: Inputs) -> list[Row]:
     for setting, row in rows.items():
         row["warning"] = "; ".join(warnings[setting] for warnings in warnings_by_kind if setting in warnings) or None
     everything = [*rows.values(), *skipped]
-    for row in everything:
-        row["margin"] = inputs.margin
     places: dict[str, int] = {}
     for row, what in zip(everything, trained(everything), strict=True):
-        row["trained"] = what
+        row |= {"trained": what, "margin": inputs.margin}
         places.setdefault(what, len(places))
     complete = [{name: row.get(name) for name in COMPARISON} for row in everything]
     return sorted(complete, key=lambda row: (str(row["task"]), places[row["trained"]], *_order(row)))
 
 
-def _run_row(result: RunResult) -> Row:
+def run_row(result: RunResult) -> Row:
+    """The row of a run, for `runs.csv`."""
     run, summary = result.run, result.summary
     measured = {name: getattr(summary, name, None) for name in RUNS}
     return measured | {
@@ -63,7 +57,7 @@ def _run_row(result: RunResult) -> Row:
         "repeat": run.repeat,
         "seed": run.seed,
         "device": run.shape.device,
-        "segments": result.segments,
+        "segments": len(result.planned.segments),
         "status": "done" if summary else "failed",
         "reason": result.error or _spot_check(result, "failed") or _remark(result),
         "spot_check": result.spot_check.status if summary else None,
@@ -95,11 +89,11 @@ def _pooled(repeats: Sequence[RunResult]) -> Row:
     """The row of a setting, of all its repeats."""
     run, finished = repeats[0].run, [each.summary for each in repeats if each.summary]
     return {
-        **_setting_columns(run, Path(run.strategy.file)),
+        **_setting_columns(run),
         "repeats": len(finished),
         "repeats_planned": len(repeats),
-        "segments": max(each.segments for each in repeats),
-        "gate": repeats[0].gate,
+        "segments": max(len(each.planned.segments) for each in repeats),
+        "gate": repeats[0].planned.gate,
         "setting": run.setting_id,
         "goodput": _goodput(finished),
         **{name: _one(column.pooled, [getattr(each, name) for each in finished])
@@ -113,8 +107,8 @@ def _pooled(repeats: Sequence[RunResult]) -> Row:
 
 def _one(pooled: str, values: Sequence[Any]) -> Any:
     """The repeats' values of a figure as one; None where no repeat has it."""
-    known = [value for value in values if value is not None]
-    return POOLED[pooled](known) if known else None
+    there = [value for value in values if value is not None]
+    return POOLED[pooled](there) if there else None
 
 
 def _speed(speeds: Sequence[float], devices: int) -> Row:
@@ -122,12 +116,7 @@ def _speed(speeds: Sequence[float], devices: int) -> Row:
     if not speeds:
         return {}
     speed = geometric_mean(speeds)
-    return {
-        "samples_per_second": speed.value,
-        "samples_per_second_low": speed.low,
-        "samples_per_second_high": speed.high,
-        "samples_per_second_per_device": speed.value / devices,
-    }
+    return speed.columns("samples_per_second") | {"samples_per_second_per_device": speed.value / devices}
 
 
 def _goodput(finished: Sequence[Summary]) -> float | None:
@@ -155,12 +144,12 @@ def _judged(repeats: Sequence[RunResult]) -> Row:
         f"{lossy} is lossy: its update is only bounded by the gate" if lossy else "",
         *by_repeat(repeats, lambda each: _spot_check(each, "not checked")),
     ]
-    known = gated and bool(refused or not unproven)
+    judged = gated and bool(refused or not unproven)
     return {
         "max_loss_difference": verdict.get("max_loss_difference"),
         "lossy": lossy,
         "status": "failed" if faults else "dropped" if dropped else "done",
-        "equivalent": not refused if known else None,
+        "equivalent": not refused if judged else None,
         "unproven": None if refused else unproven,
         "reason": "; ".join(filter(None, [*refused, *faults, dropped, *notes])) or None,
     }
@@ -171,10 +160,10 @@ def _error(result: RunResult, refused: Sequence[str]) -> str:
     return "failed likewise" if any(result.error and result.error in problem for problem in refused) else result.error
 
 
-def _setting_columns(setting: Setting, file: Path) -> Row:
-    """The columns of a setting's declared fields. `file` is the strategy's, which has the defaults of its options."""
+def _setting_columns(setting: Setting) -> Row:
+    """The columns of a setting's declared fields."""
     declared = {name: value for name, value in flat(setting).items() if name in COMPARISON}
-    options = setting.strategy.options
+    options, file = setting.strategy.options, Path(setting.strategy.file)  # which has their defaults
     own = {"options": options_text(options), "chosen_options": options_text(strategy_files.chosen(file, options))}
     task = setting.task
     of_task = {"unit": task.unit, "units_per_sample": task.units_per_sample, "metric": next(iter(task.metrics), None)}
@@ -182,9 +171,9 @@ def _setting_columns(setting: Setting, file: Path) -> Row:
 
 
 def _skipped(skipped: Skipped) -> Row:
-    own = _setting_columns(skipped.setting, Path(skipped.setting.strategy.file))
-    own |= dict.fromkeys(("unit", "units_per_sample"))
-    return own | {"status": "skipped", "equivalent": None, "reason": "; ".join(skipped.reasons)}
+    unknown = dict.fromkeys(("unit", "units_per_sample", "equivalent"))
+    reason = "; ".join(skipped.reasons)
+    return _setting_columns(skipped.setting) | unknown | {"status": "skipped", "reason": reason}
 
 
 def _tell_apart(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], skipped: Sequence[Row]) -> None:
@@ -217,12 +206,7 @@ def _compare(rows: Mapping[str, Row], groups: Mapping[str, list[RunResult]], mar
                 rows[setting] |= {"relative_speed": 1.0, "standing": "fastest"}
                 continue
             speed_up = relative_speed(groups[setting], groups[best], len(timed) - 1)
-            rows[setting] |= {
-                "relative_speed": speed_up.value,
-                "relative_speed_low": speed_up.low,
-                "relative_speed_high": speed_up.high,
-                "standing": standing(speed_up, margin),
-            }
+            rows[setting] |= speed_up.columns("relative_speed") | {"standing": standing(speed_up, margin)}
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relay.comparison import columns, words
+from relay.comparison.choice import BEYOND
 from relay.comparison.columns import MISSING, Row
 from relay.comparison.inputs import inputs_of
 from relay.comparison.setting_result import quality
@@ -55,7 +56,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
         console.print(Text("Nothing was measured: the plan holds no run."))
     for answer in answers:
         console.print(Text(answer["sentence"], style="bold"))
-        beyond = any(each["category"] == "beyond a limit" for each in answer["left_out"])
+        beyond = any(each["category"] in BEYOND for each in answer["left_out"])
         if answer["recommended"] or beyond:  # else it would say again what is said of each row
             console.print(Text(answer["certainty_in_short"]))
         if answer["script"]:
@@ -67,16 +68,7 @@ def show(console: Console, rows: Sequence[Row], report: Path, answers: Sequence[
 
 def _legend(rows: Sequence[Row], marks: tuple[str, str, str]) -> list[str]:
     """What the words and signs of the table mean: those that it shows."""
-    spreads = list(filter(None, map(columns.spread, rows)))
-    return words.lines(
-        "legend.j2",
-        rows=rows,
-        marks=marks,
-        spreads=spreads,
-        wide_spread=next((each for each in spreads if "/" in each), ""),
-        unit=columns.unit_of(rows),
-        not_proven=UNPROVEN,
-    )
+    return words.lines("legend.j2", rows=rows, marks=marks, not_proven=UNPROVEN)
 
 
 def _table(

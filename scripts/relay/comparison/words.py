@@ -21,13 +21,13 @@ from relay.base.entry import ROOT
 from relay.base.printable import printable
 from relay.comparison import columns, scaling
 from relay.comparison.answer import DISTURBED, FAR_APART, NEIGHBOURS
-from relay.comparison.candidates import Candidate, cores
+from relay.comparison.candidates import Candidate
 from relay.comparison.choice import speed_up
 from relay.comparison.request import LEAST_MINUTES, MARGIN, START_SECONDS, request
 from relay.comparison.setting_result import SettingResult, quality, relative_speed
 from relay.comparison.statistics import LEAST_REPEATS, MOST_REPEATS, oddest
-from relay.run_folder.summary import Summary
 from relay.spec.labels import counted
+from relay.spec.script import TASK
 from relay.training.step_split import COLUMNS
 
 MOST = 0.5  # of the difference: a part that takes less of it is not the reason
@@ -94,15 +94,15 @@ def environment() -> Environment:
     )
     named = (
         *columns.IN_WORDS, counted, size, speed_up, slower_by, beside_computing,
-        columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title, columns.speed_and_spread,
-        scaling.shown, markdown_table, cell, coded,
+        columns.speed_in_unit, columns.unit_of, columns.result, columns.reason_title, columns.spread,
+        columns.speed_and_spread, scaling.shown, markdown_table, cell, coded,
     )  # fmt: skip
     templates.filters |= {function.__name__: function for function in named} | {"quote": shlex.quote}
     templates.filters |= {what: partial(told, what) for what in LINES}
     templates.filters |= {what: partial(paragraphs, what) for what in PARAGRAPHS}
     templates.globals |= {"quality": quality, "neighbours": NEIGHBOURS, "most_repeats": MOST_REPEATS}
     templates.globals |= {"disturbed": DISTURBED, "far_apart": FAR_APART}
-    templates.globals |= {"most_named": columns.MOST_NAMED, "missing": columns.MISSING}
+    templates.globals |= {"most_named": columns.MOST_NAMED, "missing": columns.MISSING, "of_scripts": TASK}
     return templates
 
 
@@ -171,19 +171,29 @@ def warnings(settings: Sequence[SettingResult]) -> list[Warned]:
 def _rows() -> dict[str, dict[str, Callable[..., Any]]]:
     """Each row of the list, with what computes its parts."""
     rows = tomllib.loads(Path(__file__).with_name("warnings.toml").read_text(encoding="utf-8"))
-    made = environment()
+    templates = environment()
     return {
         kind: {
-            "when": made.compile_expression(" ".join(row["when"].split()), undefined_to_none=False),
-            **{part: made.from_string(row[part]).render for part in ("figure", "advice")},
+            "when": templates.compile_expression(" ".join(row["when"].split()), undefined_to_none=False),
+            **{part: templates.from_string(row[part]).render for part in ("figure", "advice")},
         }
         for kind, row in rows.items()
     }
 
 
 def _facts(each: SettingResult) -> dict[str, Any]:
-    """What the list knows of a setting."""
-    found = {name: function(each) for name, function in FOUND.items()}
+    """What the list knows of a setting. `found`: figures that no row knows; memory and minutes are those of a job."""
+    held = [job.seconds for summary in each.summaries for job in summary.jobs]
+    minutes = max([*held, *(summary.allocated_seconds / summary.attempts for summary in each.summaries)]) / 60
+    found = {
+        "odd": _odd(each),
+        "crowded": next(
+            (summary for summary in each.summaries if summary.threads_on_node > summary.cpus_of_node), None
+        ),
+        "memory_mb": _memory_mb(each),
+        "minutes": minutes,
+        "minutes_wanted": max(LEAST_MINUTES, math.ceil(minutes * (1 + MARGIN) + START_SECONDS / 60)),
+    }
     return {"each": each, "row": each.row, "run": each.run, "found": found, "least_repeats": LEAST_REPEATS}
 
 
@@ -197,31 +207,8 @@ def _odd(each: SettingResult) -> Mapping[str, Any] | None:
     return {"repeat": repeat.run.repeat + 1, "ratio": odd[1], "hosts": hosts}
 
 
-def _crowded(each: SettingResult) -> Summary | None:
-    """The first summary that tells of more threads on a node than it has CPUs."""
-    return next((x for x in each.summaries if x.threads_on_node > x.cpus_of_node), None)
-
-
 def _memory_mb(each: SettingResult) -> int | None:
     """What a node of the jobs needs, a margin included; None where that, or what was asked for, is not known."""
     measured = any(summary.peak_main_memory_bytes for summary in each.summaries)
     asked = each.job and each.job.memory_mb
     return request(each.run, each.summaries, each.job).memory_mb if asked and measured else None
-
-
-def _minutes(each: SettingResult) -> float:
-    """Those of the longest job."""
-    held = [job.seconds for summary in each.summaries for job in summary.jobs]
-    return max([*held, *(summary.allocated_seconds / summary.attempts for summary in each.summaries)]) / 60
-
-
-FOUND: Mapping[str, Callable[[SettingResult], Any]] = {
-    "odd": _odd,
-    "crowded": _crowded,
-    "cores": lambda each: cores(each.run),
-    "samples_per_process": lambda each: each.run.batch.global_batch_size / each.run.shape.world_size,
-    "graphs": lambda each: [summary for summary in each.summaries if summary.replayed_steps is not None],
-    "memory_mb": _memory_mb,
-    "minutes": _minutes,
-    "minutes_wanted": lambda each: max(LEAST_MINUTES, math.ceil(_minutes(each) * (1 + MARGIN) + START_SECONDS / 60)),
-}

@@ -1,13 +1,13 @@
 """What each time limit would mean for each setting: how many jobs, and what goodput; and the target `chain`."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import fields
 from pathlib import Path
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from relay.base import typed
 from relay.base.clock import duration
 from relay.base.files import read_json_or
 from relay.planning.plan import Plan, PlannedSetting
@@ -81,20 +81,15 @@ def _times(plan: Plan, planned: PlannedSetting) -> tuple[JobTimes, str, int] | N
         alike = trained[0].run.setting_id != planned.id
         source = counted(len(times), "job")
         return job_times.mean(times), f"{source} of another length" if alike else source, total
-    probed = read_json_or(plan.results / "speeds" / f"{planned.id}.json", None)
-    names = [each.name for each in fields(JobTimes)]
-    if not isinstance(probed, dict) or not probed.keys() >= {*names}:
-        return None
-    return JobTimes(**{name: probed[name] for name in names}), "a short measurement", total
+    probed = typed.read(JobTimes, plan.results / "speeds" / f"{planned.id}.json")
+    return (probed, "a short measurement", total) if probed else None
 
 
 def shown(plan: Plan) -> Iterator[RenderableType]:
     """The forecasts for the terminal: a table for each setting; nothing where nothing was measured."""
-    any_shown = False
-    for planned in plan.settings:
-        if not (known := _times(plan, planned)):
-            continue
-        (times, source, total), script, any_shown = known, planned.setting.strategy.script, True
+    expected = [(planned, its) for planned in plan.settings if (its := _times(plan, planned))]
+    for planned, (times, source, total) in expected:
+        script = planned.setting.strategy.script
         chains = _chains(plan, planned.setting.shape, times, total)
         table = Table(box=None, pad_edge=False)
         for name in COLUMNS:
@@ -108,7 +103,7 @@ def shown(plan: Plan) -> Iterator[RenderableType]:
                 least = duration(60 * each.least_minutes)
                 needed_for = "for all of it" if script and not script.chained else "for one step"
                 yield Text(f"{each.limit_minutes:g} min is too short: a job needs at least {least} {needed_for}")
-    if any_shown:
+    if expected:
         yield Text(NOTE)
 
 

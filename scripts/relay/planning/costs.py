@@ -14,7 +14,8 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
+from operator import add
 from pathlib import Path
 
 from relay.base.errors import UserError
@@ -35,26 +36,15 @@ LEAST_REPEATS = 2
 
 @dataclass(frozen=True)
 class Cost:
-    """A number of jobs, their hours of CPUs and of GPUs, and the hours of CPU cores that they are charged as.
-
-    `price` is in the site's currency; None where the site does not say.
-    """
+    """A number of jobs, their hours of CPUs and of GPUs, and the hours of CPU cores that they are charged as."""
 
     jobs: int = 0
     cpu_hours: float = 0.0
     gpu_hours: float = 0.0
     charged_core_hours: float = 0.0
-    price: float | None = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        price = None if self.price is None or other.price is None else self.price + other.price
-        return Cost(
-            self.jobs + other.jobs,
-            self.cpu_hours + other.cpu_hours,
-            self.gpu_hours + other.gpu_hours,
-            self.charged_core_hours + other.charged_core_hours,
-            price,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
     def device_hours(self, plan: Plan) -> float:
         """The same in device-hours."""
@@ -115,12 +105,8 @@ def _limit(plan: Plan, specification: Specification) -> Cost:
 
 
 def _taken(plan: Plan, shape: Shape, seconds: float) -> Cost:
-    taken = shapes.charged(shape, plan.site, plan.config)
-    if not seconds:
-        return Cost()
-    hours, price = seconds / 3600, plan.charging.price.of(taken)
-    charged = hours * plan.charging.cores(taken)
-    return Cost(1, hours * taken["cpus"], hours * taken["gpus"], charged, None if price is None else hours * price)
+    taken, hours = shapes.charged(shape, plan.site, plan.config), seconds / 3600
+    return Cost(int(hours > 0), hours * taken["cpus"], hours * taken["gpus"], hours * plan.charging.cores(taken))
 
 
 def _trained_seconds(places: Places) -> float:
@@ -238,7 +224,8 @@ def shown(plan: Plan) -> Iterator[str]:
     counted = f"; of jobs without GPUs, {cores:g} CPU cores count as a device" if on_cpus and cores > 1 else ""
     hours = [f"{round(cost.device_hours(plan), 2):g}" for cost in (in_all, so_far, to_do)]
     yield f"device-hours: at most {hours[0]} planned, {hours[1]} used so far, at most {hours[2]} to do{counted}"
-    prices = [cost.price for cost in (in_all, so_far, to_do)]
-    if plan.site and all(price is not None for price in prices) and in_all.price:
+    core_price = plan.charging.core_price
+    if plan.site and core_price and in_all.jobs:
+        prices = (core_price * cost.charged_core_hours for cost in (in_all, so_far, to_do))
         amounts = [f"{price:,.2f} {plan.site.price.currency}" for price in prices]
         yield "price: at most {} planned, {} used so far, at most {} to do ({})".format(*amounts, plan.site.file)

@@ -221,9 +221,8 @@ class Plan:
 
         Raises ValueError where no job ends at `end`.
         """
-        ends = self.segments(run)
-        place = ends.index(end)
-        return ends[place - 1] if place else 0
+        bounds = [0, *self.segments(run)]
+        return bounds[bounds.index(end, 1) - 1]
 
     @property
     def unmeasured(self) -> list[Run]:

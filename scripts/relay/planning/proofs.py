@@ -68,9 +68,27 @@ def with_proofs(plan: Plan, inputs: Inputs) -> Plan:
 
 
 def _gated(planned: PlannedSetting, plan: Plan, inputs: Inputs) -> Setting:
-    """The setting as its gate trains it, at the learning rate of the task's own batch."""
-    batch = proof_batch(planned.setting, inputs.strategies[planned.setting.strategy.name])
-    return gated(planned.setting, plan.config.gate.steps, batch=batch, learning_rate=inputs.learning_rate)
+    """The setting as its gate trains it: a few steps at the proof batch, at the learning rate of the task's own batch.
+
+    Fields that do not bear on the gate have their defaults. Settings that differ in such fields only, or in their
+    batch, therefore share a gate.
+    """
+    setting, steps = planned.setting, plan.config.gate.steps
+    batch = proof_batch(setting, inputs.strategies[setting.strategy.name])
+    per_epoch = setting.dataset.train_count // batch
+    return replace(
+        setting,
+        **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"}
+        | {"batch": Batch(global_batch_size=batch)},
+        task=replace(setting.task, learning_rate=inputs.learning_rate),
+        length=Length(
+            epochs=steps / per_epoch,
+            steps_per_epoch=per_epoch,
+            total_steps=steps,
+            evaluate_every_steps=steps,
+            warmup_steps=0,
+        ),
+    )
 
 
 def _gate(members: Sequence[PlannedSetting], largest: PlannedSetting, plan: Plan, inputs: Inputs) -> Gate:
@@ -129,28 +147,6 @@ def _preflights(settings: Iterable[PlannedSetting]) -> tuple[dict[str, Preflight
 def _demands(preflight: Preflight) -> tuple[int, bool, int]:
     """How much a preflight asks of the nodes: needs of its strategy, those of its loader, the number of processes."""
     return len(preflight.node_needs), preflight.feeding.loader != Feeding.loader, preflight.shape.world_size
-
-
-def gated(setting: Setting, steps: int, *, batch: int, learning_rate: float) -> Setting:
-    """The setting as its gate trains it for `steps` steps at the proof batch `batch`.
-
-    `learning_rate` is the one that is not scaled for a batch. Fields that do not bear on the gate have their defaults.
-    Settings that differ in such fields only, or in their batch, therefore share a gate.
-    """
-    per_epoch = setting.dataset.train_count // batch
-    return replace(
-        setting,
-        **{name: reset(getattr(setting, name), "gate") for name, _ in GROUPS if name != "length"}
-        | {"batch": Batch(global_batch_size=batch)},
-        task=replace(setting.task, learning_rate=learning_rate),
-        length=Length(
-            epochs=steps / per_epoch,
-            steps_per_epoch=per_epoch,
-            total_steps=steps,
-            evaluate_every_steps=steps,
-            warmup_steps=0,
-        ),
-    )
 
 
 def started_as(gate: Gate, setting: Setting) -> Gate:

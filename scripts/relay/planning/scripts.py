@@ -47,8 +47,8 @@ def setting_of(
         "length": _length(config),
     }
     declared = {each.name: getattr(group, each.name) for group in groups.values() for each in fields(group)}
-    known = {name: value for name, value in (declared | _sizes(shape, batch)).items() if value is not None}
-    values = known | dict(combination.options)  # of an option, null is a value
+    given = {name: value for name, value in (declared | _sizes(shape, batch)).items() if value is not None}
+    values = given | dict(combination.options)  # of an option, null is a value
     script = _script(combination, command, values, config=config, here=here)
     task = TaskSpec(
         name=command.trained,

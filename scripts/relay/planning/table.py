@@ -1,6 +1,6 @@
 """The plan as a table for the terminal: jobs, processors, and the hours that they may cost at most."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from rich.table import Table
@@ -63,20 +63,19 @@ def _rows(plan: Plan) -> Iterator[list[str]]:
 
 def _labels(plan: Plan) -> dict[str, str]:
     """What tells each preflight, reference and gate from the others, by id."""
+    rows = (
+        {name: _looked_at(each) for name, each in plan.preflights.items()},
+        {name: _proven(each) for name, each in plan.references.items()},
+        {name: _proven(each) for name, each in plan.gates.items()},
+    )
     labels: dict[str, str] = {}
-    kinds: list[tuple[Iterable[Any], Callable[[Any], dict[str, Any]]]] = [
-        (plan.preflights.values(), _looked_at),
-        (plan.references.values(), _proven),
-        (plan.gates.values(), _proven),
-    ]
-    for specifications, row in kinds:
-        of_kind = [*specifications]
-        labels |= zip((each.id for each in of_kind), setting_labels([*map(row, of_kind)]), strict=True)
+    for of_kind in rows:
+        labels |= zip(of_kind, setting_labels([*of_kind.values()]), strict=True)
     return labels
 
 
 def _row(name: str, shape: Shape, *counts: str) -> list[str]:
-    return [name.rstrip(), *counts, str(shape.nodes * shape.cpus_per_node), str(shape.nodes * shape.gpus_per_node)]
+    return [name.rstrip(), *counts, *map(str, shape.taken.values())]
 
 
 def _request(plan: Plan, run: Run) -> str:

@@ -22,6 +22,7 @@ from relay.base.errors import UserError
 
 # The environment variable with the time (seconds since 1970) at which a job, its node prepared, started its processes.
 LAUNCHED = "TORCH_RELAY_LAUNCHED"
+FIRST_EVALUATION = "first evaluation"  # in `paused`, where it compiles the model
 Line = dict[str, Any]
 TAIL_BYTES = 1 << 18  # more than what a trainer writes at once
 
@@ -113,6 +114,13 @@ class Records:
         """The seconds that were not training, but this."""
         return math.fsum(line.get("paused", {}).get(activity, 0.0) for line in self.lines)
 
+    @property
+    def compiled(self) -> float:
+        """The seconds by which a first evaluation that compiles took longer than the others; 0 where there are none."""
+        first, others = self.paused(FIRST_EVALUATION), self.paused("evaluation")
+        count = len(self.all_of("evaluations")) - 1
+        return max(0.0, first - others / count) if count > 0 else 0.0
+
 
 @dataclass(frozen=True)
 class Counted:
@@ -143,14 +151,27 @@ def counted(attempts: Sequence[Records]) -> list[Counted]:
 
 
 def read(work: Path, attempt: int) -> Records:
-    """An attempt's records, but for lines that are damaged or were cut off by a kill. None where its beginning is lost,
-    or is that of another run.
+    """An attempt's records, but for lines that are damaged, were cut off by a kill, or tell the same steps again; none
+    where its beginning is lost, or is that of another run.
 
     What is missing then shows as steps without a loss.
     """
     whole = lines_of(attempt_path(work, attempt))
     begins = bool(whole) and isinstance(whole[0].get("start"), int) and whole[0].get("run") in (None, work.name)
-    return Records(whole) if begins else Records()
+    return Records(_once(whole)) if begins else Records()
+
+
+def _once(lines: list[Line]) -> list[Line]:
+    """The lines without those that tell again what was told before, such as a file that was appended to itself."""
+    kept, reached = lines[:1], int(lines[0]["start"])
+    for line in lines[1:]:
+        if "start" in line or line.get("after", reached) < reached:
+            continue
+        kept.append(line)
+        reached = line.get("after", reached) + len(line.get("losses", ()))
+        if "end" in line:
+            break
+    return kept
 
 
 def line_of(values: Mapping[str, Any]) -> str:

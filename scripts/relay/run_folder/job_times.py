@@ -1,9 +1,9 @@
 """What the time of a run's jobs went to (goodput, split), and what a further job takes: from their records.
 
 The parts of an attempt add up to the time that it held its job. `startup` ends when the processes are started, on nodes
-that are prepared; `loading` with the first line of their records. `repeated` are steps that a later attempt did again,
-those that a kill took before they were recorded among them. `idle` is what is in no other part: most of it the end of
-the job. The wait in the queue is before all of this.
+that are prepared; `loading` with the first line of their records. What the first evaluation compiles is loading, too.
+`repeated` are steps that a later attempt did again, those that a kill took before they were recorded among them. `idle`
+is what is in no other part: most of it the end of the job. The wait in the queue is before all of this.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.run_folder import run_chain
-from relay.run_folder.attempts import Records
+from relay.run_folder.attempts import FIRST_EVALUATION, Records
 from relay.run_folder.run_chain import Attempt
 from relay.run_folder.summary import JobTime
 
@@ -35,10 +35,10 @@ def spent(attempt: Attempt, records: Records, counted: float) -> JobTime:
     lost = max(0.0, ended - records.last_at) if records and not records.end else 0.0
     parts = {
         "startup": max(0.0, launched - began),
-        "loading": max(0.0, first - launched),
+        "loading": max(0.0, first - launched) + records.compiled,
         "steps": counted,
         "repeated": max(0.0, trained - counted) + lost,
-        "evaluation": records.paused("evaluation"),
+        "evaluation": records.paused("evaluation") + records.paused(FIRST_EVALUATION) - records.compiled,
         "saving": records.paused("saving"),
     }
     parts["idle"] = max(0.0, ended - began - fsum(parts.values()))
@@ -62,8 +62,9 @@ def split(jobs: Sequence[JobTime]) -> dict[str, Any]:
 class JobTimes:
     """Times of a job, in seconds. `jobs` is how many jobs they are from; 0 where they are estimated.
 
-    `startup_seconds` are those from the job's first line to its first step. `between_seconds_per_step` are evaluations
-    and checkpoints on the way, spread over the steps. `saving_seconds` are those from the last step to the job's end.
+    `startup_seconds` are those from the job's first line to its first step, and of what it compiles later.
+    `between_seconds_per_step` are evaluations and checkpoints on the way, spread over the steps. `saving_seconds` are
+    those from the last step to the job's end.
     """
 
     seconds_per_step: float
@@ -84,12 +85,15 @@ def of_run(work: Path) -> list[JobTimes]:
         # Of a script, the first step is known only by what it told.
         began = next((line["first_at"] for line in records.lines if line.get("first_at")), records.began)
         last = [line["time"] for line in records.lines if line.get("blocks")][-1]
-        seconds = sum(block[2] for block in blocks)
+        seconds, steady = sum(block[2] for block in blocks), blocks[1:] or blocks
+        per_step = sum(block[2] for block in steady) / sum(block[1] - block[0] for block in steady)
+        # What the first steps and the first evaluation took longer, as each job compiles anew.
+        slower = max(0.0, seconds - steps * per_step)
         times.append(
             JobTimes(
-                seconds_per_step=seconds / steps,
-                startup_seconds=max(0.0, began - attempt.started),
-                between_seconds_per_step=max(0.0, last - began - seconds) / steps,
+                seconds_per_step=per_step,
+                startup_seconds=max(0.0, began - attempt.started) + slower + records.compiled,
+                between_seconds_per_step=max(0.0, last - began - seconds - records.compiled) / steps,
                 saving_seconds=max(0.0, attempt.ended - last),
                 jobs=1,
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from math import fsum
 from typing import Any, Literal
 
@@ -145,7 +146,7 @@ class Summary:
     cpu_quota: float | None = None
     threads_on_node: int = 0
     cpus_of_node: int = 0
-    versions: Mapping[str, Any]
+    versions: Mapping[str, str | None]
     dataset: str | None = None
     code: str
     strategy_source: str
@@ -153,6 +154,12 @@ class Summary:
     generation: str | None = None
     adopted_from: Mapping[str, Any] | None = None
     started_at: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts: {self.attempts} is not allowed; allowed: 1 or more")
+        if self.started_at:
+            datetime.fromisoformat(self.started_at)  # raises ValueError, too: days are told by it
 
     def as_dict(self) -> dict[str, Any]:
         """As the file holds it."""

@@ -115,7 +115,7 @@ def charged(shape: Shape, site: Site | None, config: Config) -> dict[str, int]:
     """
     partition = partition_for(shape, site, config)[0] if site else None
     if partition is None:
-        return {"cpus": shape.nodes * shape.cpus_per_node, "gpus": shape.nodes * shape.gpus_per_node}
+        return shape.taken
     taken = partition.taken(shape.nodes, shape.gpus_per_node, shape.cpus_per_node)
     whole, by_memory = partition.memory_mb_per_node if partition.asks_memory else None, 0
     if whole and config.memory_mb_per_node:

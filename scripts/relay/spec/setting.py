@@ -150,6 +150,11 @@ class Shape:
         """CPU cores that a job asks for on each node."""
         return self.cpus_per_task * self.processes_per_node
 
+    @property
+    def taken(self) -> dict[str, int]:
+        """The CPU cores and GPUs that a job asks for on all nodes."""
+        return {"cpus": self.nodes * self.cpus_per_node, "gpus": self.nodes * self.gpus_per_node}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:

@@ -14,7 +14,7 @@ from typing import Any
 from relay.base.files import read_json, read_json_or, write_json
 
 FILE = "compared.json"
-FORMAT = 5  # grows where the same results are to be compared anew
+FORMAT = 6  # grows where the same results are to be compared anew
 
 
 def note(plan: Path, results: Path) -> None:

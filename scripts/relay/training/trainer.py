@@ -26,6 +26,7 @@ from relay.process.generators import seed_generators
 from relay.process.joined import joined
 from relay.process.ranks import Ranks
 from relay.run_folder import run_chain
+from relay.run_folder.attempts import FIRST_EVALUATION
 from relay.spec.run import Training
 from relay.strategies._captured import Captured
 from relay.task.data import feeder, verify_on_further_nodes
@@ -65,6 +66,7 @@ class Trainer:
         self.feeder = reads(split=train)
         self.captured = Captured(self.strategy, self.feeder.ready)
         self.evaluation = Evaluation(reads(split=test), self.strategy, run.batch.global_batch_size)
+        self.evaluating = FIRST_EVALUATION if run.computation.compile else "evaluation"
         self.trained = Trained(self.strategy, ranks, given.work)
         self.saver = self.trained.saver()
         self.spots = Keeper(run, ranks, self.trained, self.saver)
@@ -153,13 +155,14 @@ class Trainer:
 
     def _evaluate(self, step: int) -> None:
         """Record the loss and the task's metrics on the test set. Collective."""
-        with self.stopwatch.paused("evaluation"), self.observer.beside():
+        with self.stopwatch.paused(self.evaluating), self.observer.beside():
             loss, metrics = self.evaluation.measure()
             self.recorder.evaluation(step, loss, metrics)
             if self.ranks.rank == 0:
                 figures = "".join(f", {name} {value:.2%}" if name == "accuracy" else f", {name} {value:.4g}"
                                for name, value in metrics.items())  # fmt: skip
                 print(f"step {step}/{self.run.length.total_steps}: test loss {loss:.4f}{figures}", flush=True)
+        self.evaluating = "evaluation"
 
     def _agree(self, step: int) -> str | None:
         """Save, stop and write as the ranks agree; why the job stops here. Collective."""
