@@ -14,7 +14,8 @@ from own_tasks import OWN, spec
 from preloaded import spawned
 from relay import strategies
 from relay.process.ranks import Ranks
-from relay.run_folder.known_faults import Kind, is_a
+from relay.run_folder.faults import Fault
+from relay.run_folder.known_faults import Kind
 from relay.task.bound import BoundTask
 from stacks import provide
 
@@ -118,9 +119,9 @@ def test_lightning_cut_short_ends_bit_for_bit_as_uncut(bench: Bench) -> None:
 def test_horovods_own_words_on_a_lost_peer_are_no_fault() -> None:
     """Which of them a process gets depends on what it was waiting for."""
     told = "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce"
-    assert is_a(Kind.LOST_PEER, RuntimeError(told))
+    assert Fault.of(RuntimeError(told)).is_a(Kind.LOST_PEER)
     mismatch = "Mismatched allreduce tensor shapes: One rank sent a tensor of shape [2]"
-    assert not is_a(Kind.LOST_PEER, RuntimeError(mismatch))
+    assert not Fault.of(RuntimeError(mismatch)).is_a(Kind.LOST_PEER)
 
 
 @pytest.mark.long

@@ -185,7 +185,8 @@ def make_synthetic(folder: Path) -> None:
 def prepare_public(stand_in: StandIn, output: Path, root: Path | None = None, mirror: str | None = None) -> Manifest:
     """Prepare the images of a public dataset, as the tasks on MNIST and CIFAR-10 do."""
     its = stand_in.source
-    return prepare(stand_in.request, lambda folder: _images.save(its.read(members(its, root, mirror)), folder), output)
+    wanted = DatasetSpec(name=its.name, version="1", train_count=TRAIN_COUNT, test_count=TEST_COUNT)
+    return prepare(wanted, lambda folder: _images.save(its.read(members(its, root, mirror)), folder), output)
 
 
 def laid_out(stand_in: StandIn, root: Path) -> Path:
