@@ -111,8 +111,8 @@ class Command(Supervisor):
             self._note = Path(tempfile.mkdtemp(prefix="relay-chain-")) / "note.json"
             listen_for_steps(self._note)
         except OSError as error:  # none of the usual folders, or it was full just now
-            told = f"no folder for temporary files: {error.strerror}; make room there, or name another one in TMPDIR"
-            raise ChainError(told) from None
+            problem = f"no folder for temporary files: {error.strerror}; make room there, or name another one in TMPDIR"
+            raise ChainError(problem) from None
         environment[NOTE] = str(self._note)
         environment.pop(HEARS, None)
         if _is_torchrun(words):  # a shell script would go on after status 0
@@ -123,8 +123,8 @@ class Command(Supervisor):
         """Run it; its status, or 75 where the script in it has stopped, or the job had to before it began."""
         try:
             status = self._status()
-            told = ordered(self.received, status) is not None
-            stop, left = read_stop(self._note, status, ordered=told), marks(self._note)
+            was_ordered = ordered(self.received, status) is not None
+            stop, left = read_stop(self._note, status, ordered=was_ordered), marks(self._note)
             self.gained = has_gained(self._note)
         finally:
             shutil.rmtree(self._note.parent, ignore_errors=True)
@@ -135,10 +135,10 @@ class Command(Supervisor):
         if STOPS in left:
             say(f"the script has stopped, and could not tell more: {self._note.parent.parent} has no room")
             return STOPPED
-        if status and TRAINS in left and not told:
+        if status and TRAINS in left and not was_ordered:
             say("a rank was killed, as where memory is short, or has ended without a word")
             return KILLED
-        return STOPPED if told and status else status
+        return STOPPED if was_ordered and status else status
 
     def _status(self) -> int:
         """The command's status, as a shell tells it."""

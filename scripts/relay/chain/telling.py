@@ -118,8 +118,8 @@ def listen_for_steps(place: Path) -> None:
 
 def has_gained(place: Path) -> bool | None:
     """Whether the job has saved a step, as was told beside the note; None where nothing was told."""
-    told = read_note(place.with_name(_STEPS))
-    return None if told is None else told.get("saved") is True
+    steps = read_note(place.with_name(_STEPS))
+    return None if steps is None else steps.get("saved") is True
 
 
 def come() -> None:

@@ -182,10 +182,10 @@ def _rows() -> dict[str, dict[str, Callable[..., Any]]]:
 
 
 def _facts(each: SettingResult) -> dict[str, Any]:
-    """What the list knows of a setting. `found`: figures that no row knows; memory and minutes are those of a job."""
+    """What the list knows of a setting. `measured`: what no row has; memory and minutes are of a job."""
     held = [job.seconds for summary in each.summaries for job in summary.jobs]
     minutes = max([*held, *(summary.allocated_seconds / summary.attempts for summary in each.summaries)]) / 60
-    found = {
+    measured = {
         "odd": _odd(each),
         "crowded": next(
             (summary for summary in each.summaries if summary.threads_on_node > summary.cpus_of_node), None
@@ -194,7 +194,7 @@ def _facts(each: SettingResult) -> dict[str, Any]:
         "minutes": minutes,
         "minutes_wanted": max(LEAST_MINUTES, math.ceil(minutes * (1 + MARGIN) + START_SECONDS / 60)),
     }
-    return {"each": each, "row": each.row, "run": each.run, "found": found, "least_repeats": LEAST_REPEATS}
+    return {"each": each, "row": each.row, "run": each.run, "measured": measured, "least_repeats": LEAST_REPEATS}
 
 
 def _odd(each: SettingResult) -> Mapping[str, Any] | None:
@@ -210,5 +210,5 @@ def _odd(each: SettingResult) -> Mapping[str, Any] | None:
 def _memory_mb(each: SettingResult) -> int | None:
     """What a node of the jobs needs, a margin included; None where that, or what was asked for, is not known."""
     measured = any(summary.peak_main_memory_bytes for summary in each.summaries)
-    asked = each.job and each.job.memory_mb
-    return request(each.run, each.summaries, each.job).memory_mb if asked and measured else None
+    requested_mb = each.job and each.job.memory_mb
+    return request(each.run, each.summaries, each.job).memory_mb if requested_mb and measured else None

@@ -146,23 +146,23 @@ def _counts(comparison: Comparison, command: Command, config: Config) -> Counted
     return "samples" if batch_given else "steps"
 
 
-def _launcher_problems(setting: Setting, asked: Launcher | None, here: Here) -> Iterator[str]:
-    """Why the processes cannot be started so; `asked` is the launcher that the comparison gives."""
+def _launcher_problems(setting: Setting, launcher: Launcher | None, here: Here) -> Iterator[str]:
+    """Why the processes cannot be started so; `launcher` is the one that the comparison gives."""
     shape, script = setting.shape, setting.strategy.script
     assert script is not None
-    if asked == "torchrun":
+    if launcher == "torchrun":
         yield "launcher torchrun is for strategies; write torchrun into the command"
-    if asked in ("spawn", "horovodrun"):
-        yield f"launcher {asked} is for strategies; use torchrun in the command, or launcher srun or direct"
-    if asked == "srun" and not (here.site or here.held):
+    if launcher in ("spawn", "horovodrun"):
+        yield f"launcher {launcher} is for strategies; use torchrun in the command, or launcher srun or direct"
+    if launcher == "srun" and not (here.site or here.held):
         remedy = "use launcher direct, which starts the command once per process"
         yield f"launcher srun needs a cluster profile, or an allocation; {remedy}"
-    if asked == "direct" and shape.nodes > 1:
+    if launcher == "direct" and shape.nodes > 1:
         yield f"launcher direct works on one node only, nodes is {shape.nodes}; use launcher srun"
-    if asked == "direct" and shape.world_size > 1 and setting.strategy.stack == "horovod":
+    if launcher == "direct" and shape.world_size > 1 and setting.strategy.stack == "horovod":
         remedy = "write horovodrun -np {world_size} into the command, without a launcher"
         yield f"launcher direct leaves each of Horovod's processes alone, as rank 0 of 1; {remedy}"
-    if asked == "none" and shape.world_size > 1:
+    if launcher == "none" and shape.world_size > 1:
         yield f"launcher none is for one process, {shape.world_size} are asked for; leave it out"
     begin = started_by_torchrun(script.command)
     started = options_given(script.command, begin).get("--nproc-per-node", "") if begin is not None else ""

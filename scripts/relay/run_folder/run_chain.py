@@ -106,15 +106,15 @@ def _of(content: Any) -> RunChain | None:
     return None if from_nowhere else chain
 
 
-def _with_later(work: Path, known: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+def _with_later(work: Path, noted: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
     """The attempts, and those that came after them, as far as their records tell."""
-    numbers = {each.number for each in known}
+    numbers = {each.number for each in noted}
     later = [
         Attempt(number=number, started=records.began, first=records.start)
         for number in attempts.numbers(work)
         if number not in numbers and (records := attempts.read(work, number))
     ]
-    return tuple(sorted([*known, *later], key=lambda each: each.number))
+    return tuple(sorted([*noted, *later], key=lambda each: each.number))
 
 
 def note_end(work: Path, generation: str, number: int, ended: float | None) -> None:

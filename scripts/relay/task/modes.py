@@ -70,16 +70,16 @@ class OperationMode(TorchDispatchMode):
 
 
 class Operations(OperationMode):
-    """Tells of every operation once it is computed: `told` gets it with the kinds, arguments and result of a call."""
+    """Tells of every operation once it is computed: `tell` gets it with the kinds, arguments and result of a call."""
 
-    def __init__(self, told: Callable[[Any, Sequence[type], tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
+    def __init__(self, tell: Callable[[Any, Sequence[type], tuple[Any, ...], Mapping[str, Any], Any], None]) -> None:
         super().__init__()
-        self.told = told
+        self.tell = tell
 
     def called(self, func: Any, types: Sequence[type], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation."""
         result = func(*args, **kwargs)
-        self.told(func, types, args, kwargs, result)
+        self.tell(func, types, args, kwargs, result)
         return result
 
 

@@ -100,8 +100,8 @@ class Trainer:
                 self.strategy.set_learning_rate(self.task.learning_rate(step))
                 self.spots.before(step + 1)
         if step < self.last and not stopped:
-            told = f"the strategy's `train_steps` ended after step {step}; there are batches up to {self.last}"
-            raise RuntimeError(told)
+            problem = f"the strategy's `train_steps` ended after step {step}; there are batches up to {self.last}"
+            raise RuntimeError(problem)
         self._end(step, stopped)
 
     # Before the first step

@@ -53,8 +53,8 @@ class Use:
     def joules(self) -> float | None:
         """The energy of all its GPUs, by their own counters, or else by their power; None where one tells neither."""
         each = [self._joules(place) for place in range(len(self.node.looks[0].gpus))]
-        known = [joules for joules in each if joules is not None]
-        return fsum(known) if known and len(known) == len(each) else None
+        measured = [joules for joules in each if joules is not None]
+        return fsum(measured) if measured and len(measured) == len(each) else None
 
     def _joules(self, place: int) -> float | None:
         energy = READINGS.index("energy_joules")
@@ -107,14 +107,14 @@ def _of_gpus(uses: Sequence[Use]) -> dict[str, float | None]:
 
 def _energy(looked_at: Sequence[tuple[Sequence[Use], int]], steps_per_epoch: int) -> dict[str, float | None]:
     """What all GPUs took together, in the attempts of which all tell it; nothing where there is none."""
-    told: list[tuple[float, float, float]] = []
+    measured: list[tuple[float, float, float]] = []
     for uses, trained in looked_at:
         by_node = [one for use in uses if (one := use.joules()) is not None]
         if len(by_node) == len(uses):
-            told.append((uses[0].seconds, trained, fsum(by_node)))
-    if not told:
+            measured.append((uses[0].seconds, trained, fsum(by_node)))
+    if not measured:
         return {}
-    seconds, steps, joules = (fsum(each) for each in zip(*told, strict=True))
+    seconds, steps, joules = (fsum(each) for each in zip(*measured, strict=True))
     return {
         "gpu_energy_joules": joules,
         "gpu_power_watts": joules / seconds if seconds > 0 else None,
