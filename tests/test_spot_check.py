@@ -13,10 +13,12 @@ import torch
 import spot_checked
 from chain_runs import Bench, Chain
 from own_tasks import spec
+from relay.equivalence.plain import State
 from relay.run_folder.places import Places
 from relay.run_folder.spots import Spot, states_folder
 from relay.spec.tasks import TaskSpec
 from relay.spot_check import evaluated, stretch
+from relay.spot_check.loop import Computed, Recorded
 from relay.spot_check.stretch import Findings
 from relay.training.changed_code import edited_since
 from spot_checked import figures, kept, states, verdict
@@ -84,6 +86,15 @@ def test_a_state_of_the_optimizer_that_the_checkpoint_lacks_is_infinitely_far() 
     plain = {"momentum_buffer of first.weight": torch.ones(2)}
     assert stretch._optimizer({}, plain) == math.inf
     assert stretch._optimizer(plain | {"step of first.weight": torch.ones(1)}, plain) == 0
+
+
+def test_large_losses_that_round_alike_do_not_hide_whose_statistics_a_replica_has() -> None:
+    """A loss of 1,000 in bf16 may be off by 2. Of two plain trainings, the one with the run's statistics is nearer."""
+    state, (first, own, shared) = State({}, {}, {}, 1.0), ({"mean": torch.tensor([each])} for each in (0.0, 1.0, 2.0))
+    run = Recorded([1000.0], state, [first, shared])
+    plain = Computed([1002.0], state, [first, own], state, "none", began=[first, first])
+    nearer = replace(plain, statistics=[first, shared])
+    assert stretch.off(run, nearer) < 0.01 < stretch.off(run, plain)
 
 
 @pytest.mark.slow

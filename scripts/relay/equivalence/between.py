@@ -23,7 +23,7 @@ from relay.equivalence.compared import (
 )
 from relay.equivalence.course import AsTrained, Course, EndedEarlyError, Observed
 from relay.equivalence.division import computed
-from relay.equivalence.figures import difference, most
+from relay.equivalence.figures import most, scaled
 from relay.equivalence.journey import travel
 from relay.equivalence.plain import Plain, State
 from relay.equivalence.repeated import Repeated
@@ -152,9 +152,9 @@ def _repeated(data: TrialData, task: AsTrained, strategy: Strategy, seen: Sequen
     for alike in (False, True) if replicas > 1 else (False,):
         repeated = Repeated(data, task, replicas, type(strategy).requirements, alike=alike)
         repeated.train()
-        losses = difference(curve(seen), torch.tensor(repeated.losses, dtype=torch.float64))
-        apart = most((losses, *statistics_apart(repeated, seen).values()))
-        tried[apart] = repeated
+        losses = scaled(curve(seen), torch.tensor(repeated.losses, dtype=torch.float64))
+        apart = losses + most(statistics_apart(repeated, seen).values())  # a sum: losses may round alike
+        tried.setdefault(apart, repeated)
         if apart <= EXACT:
             break
     return tried[min(tried)]

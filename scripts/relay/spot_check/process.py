@@ -145,7 +145,8 @@ class Check:
         two_ways = differing_statistics or (self.run.task.card.buffers and loop.division.replicas > 1)
         tried = {alike: compute(alike=alike) for alike in ((False, True) if two_ways else (False,))}
         alike = min(tried, key=lambda alike: stretch.off(recorded, tried[alike]))
-        plain = tried[alike]
+        plain = tried.pop(alike)
+        tried.clear()  # each holds several copies of the model, on the device
         if not all(map(math.isfinite, [*plain.losses, *plain.followed])):
             wrong = "one plain process's loss is not finite there, the run recorded finite ones"
             self.findings.problems.append(f"{where}: {wrong}")

@@ -150,8 +150,8 @@ def differing_statistics(recorded: Recorded) -> bool:
 
 def off(recorded: Recorded, plain: Computed) -> float:
     """How far the plain loop is from the run: losses, and statistics of replicas."""
-    losses = (abs(mine - its) for mine, its in zip(recorded.losses, plain.losses, strict=True))
-    return most((*losses, statistics_apart(recorded, plain)))
+    apart, _ = difference(recorded, plain)
+    return apart["losses"] + statistics_apart(recorded, plain)  # a sum: losses that round alike decide nothing
 
 
 def statistics_apart(recorded: Recorded, plain: Computed) -> float:
