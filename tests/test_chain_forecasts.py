@@ -65,6 +65,13 @@ def test_a_jobs_times_are_read_from_its_records(tmp_path: Path, compiling: float
     assert (slowest.seconds_per_step, slowest.startup_seconds, slowest.saving_seconds) == (3.0, 40.0, 8.0)
 
 
+def test_a_first_step_that_is_faster_than_later_ones_counts_as_they_do(tmp_path: Path) -> None:
+    """Such as where a script's last step saves."""
+    leave(tmp_path, run := only(CPU, device="cpu"), [(30.0, 2.0, 8.0, 100)], compiling=-1.0)
+    (times,) = job_times.of_run(tmp_path / "checkpoints" / run.id)
+    assert times.seconds_per_step == pytest.approx(1.99)
+
+
 # How many jobs a training needs under a time limit, and what goodput to expect: against sums made by hand.
 
 

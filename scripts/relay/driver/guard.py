@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from subprocess import CalledProcessError
 from typing import Any
 
 from snakemake.settings.enums import Quietness, RerunTrigger
@@ -207,8 +208,14 @@ class _Guarded:
     def _show(self, targets: Collection[str]) -> None:
         afterwards = self.shows.afterwards()
         shown = sorted(set(targets) & afterwards.keys())
+        failed = False
         for show in dict.fromkeys(afterwards[target] for target in shown):  # once, if several share it
-            show()
+            try:
+                show()
+            except CalledProcessError:  # it has said why; the others are shown nevertheless
+                failed = True
+        if failed:
+            sys.exit(1)
 
 
 def by_content(workflow: Any) -> None:

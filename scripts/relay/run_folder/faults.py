@@ -283,6 +283,6 @@ def _log() -> Path | None:
 
 def _discard(work: Path, pattern: str) -> None:
     """Remove the files of a name, as far as that can be done: the disk may only be read."""
-    with suppress(OSError):
-        for path in work.glob(pattern):
+    for path in work.glob(pattern):
+        with suppress(OSError):  # such as a rank's own note, which it removes as it ends
             path.unlink()

@@ -74,6 +74,11 @@ class JobTimes:
     jobs: int = 0
 
 
+def _per_step(blocks: Sequence[Sequence[float]]) -> float:
+    """Mean seconds of the steps of blocks [before, last step, seconds]."""
+    return sum(block[2] for block in blocks) / sum(block[1] - block[0] for block in blocks)
+
+
 def of_run(work: Path) -> list[JobTimes]:
     """The times of each job of a run that has trained and ended. `work` is the run's folder of checkpoints."""
     times = []
@@ -85,10 +90,11 @@ def of_run(work: Path) -> list[JobTimes]:
         # Of a script, the first step is known only by what it told.
         began = next((line["first_at"] for line in records.lines if line.get("first_at")), records.began)
         last = [line["time"] for line in records.lines if line.get("blocks")][-1]
-        seconds, steady = sum(block[2] for block in blocks), blocks[1:] or blocks
-        per_step = sum(block[2] for block in steady) / sum(block[1] - block[0] for block in steady)
-        # What the first steps and the first evaluation took longer, as each job compiles anew.
-        slower = max(0.0, seconds - steps * per_step)
+        seconds = sum(block[2] for block in blocks)
+        # Each job compiles anew: what its first steps and its first evaluation took longer counts as its start. A later
+        # step may be slower than the first ones, such as a script's last one, with its save.
+        per_step = min(_per_step(blocks), _per_step(blocks[1:] or blocks))
+        slower = seconds - steps * per_step
         times.append(
             JobTimes(
                 seconds_per_step=per_step,

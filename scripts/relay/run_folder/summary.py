@@ -98,9 +98,15 @@ class Summary:
     startup_seconds: float | None = figure(
         "of that time: until a job's processes are started on prepared nodes", "s", "mean"
     )
-    loading_seconds: float | None = figure("of that time: imports, joining, data, model and checkpoint", "s", "mean")
+    loading_seconds: float | None = figure(
+        "of that time: imports, joining, data, model and checkpoint, and what the first evaluation compiles",
+        "s",
+        "mean",
+    )
     repeated_seconds: float | None = figure("of that time: steps that were done again after a kill", "s", "mean")
-    evaluation_seconds: float | None = figure("of that time: evaluations", "s", "mean")
+    evaluation_seconds: float | None = figure(
+        "of that time: evaluations, without what the first one compiles", "s", "mean"
+    )
     saving_seconds: float | None = figure("of that time: waits for checkpoints and records", "s", "mean")
     idle_seconds: float | None = figure("of that time: the rest, mostly the ends of jobs", "s", "mean")
     peak_memory_bytes: int | None = figure("peak memory of the process, or device, that used most", "bytes", "max")

@@ -20,8 +20,8 @@ from relay.spec.run import GROUPS, Setting
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where a node has statements, or what holds some
-# Code in these packages counts as part of the strategy or network that imports it.
-COMPUTING = ("relay.strategies", "relay.task", "relay.tasks")
+# Code in these packages counts as part of the strategy or network that imports it: also what reads and writes shards.
+COMPUTING = ("relay.strategies", "relay.task", "relay.tasks", "relay.chain.sharded")
 
 
 def fingerprint(payload: Any) -> str:

@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from subprocess import CalledProcessError
 
@@ -28,6 +29,7 @@ from relay.workflow.files import PROBED, Files
 from relay.workflow.selftest import PAGE, SelfTest
 
 COMPARE = " --plan results/plan.json --results results"
+FOUND_OUT = {"largest_model", "libtorch", "libtorch_example", "preflight", "probe"}  # beside the comparison
 
 
 class Shown(guard.Shows):
@@ -109,28 +111,31 @@ class Shown(guard.Shows):
 
     def renew_report(self, target: str) -> None:
         """The report that is there, if any, with what a target beside the comparison has found since."""
-        log = f"results/logs/{target}.log"
+        log = RESULTS / "logs" / f"{target}.log"
         if (RESULTS / "comparison.csv").exists():
+            log.parent.mkdir(parents=True, exist_ok=True)
             try:
                 shell(self.driver.program("compare") + COMPARE + f" --partial > {log} 2>&1")
             except CalledProcessError:
-                sys.exit(f"error: the report could not be made anew; {log} says why")
+                print(f"error: the report could not be made anew; {log} says why", file=sys.stderr)
+                raise
 
     def batches(self) -> None:
         """Print the largest batches that fit."""
-        if Path(PROBED).exists():  # the call may have ended before, by --until
+        if _there(PROBED, *self.files.answers("probe")):
             _say(searches.shown_batches(self.plan, self.files.read("probe"), PROBED))
 
     def models(self) -> None:
         """Print the largest models that fit. A report that is there gets its section on them."""
-        if all(Path(answer).exists() for answer in self.files.answers("largest_model")):
+        if _there(*self.files.answers("largest_model")):
             _say(searches.shown_depths(self.plan, self.files.read("largest_model")))
             self.renew_report("largest_model")
 
     def in_cpp(self) -> None:
         """Print what trained models do in C++. A report that is there gets its section on it."""
-        _say(record.in_cpp_lines(RESULTS))
-        self.renew_report("libtorch")
+        if _there(*self.files.in_cpp):
+            _say(record.in_cpp_lines(RESULTS))
+            self.renew_report("libtorch")
 
     def example_in_cpp(self) -> None:
         """Print what the smallest C++ program has said. The next call tries it again."""
@@ -154,21 +159,26 @@ class Shown(guard.Shows):
 
     def failed(self) -> None:
         """Something is missing, for good or because the call was interrupted: the comparison is made of the others."""
-        if selftest_plan.TARGET in self.call.workflow.dag_settings.targets:  # of an interrupted call, too
+        targets = self.call.workflow.dag_settings.targets
+        if selftest_plan.TARGET in targets:  # of an interrupted call, too
             self.selftest()
         if end_jobs.interrupted():  # the next call goes on, and makes it
             return
+        for target in sorted(FOUND_OUT.intersection(targets)):  # perhaps it was another target whose job has failed
+            with suppress(CalledProcessError):
+                self.afterwards()[target]()
         if self.call.had_jobs_of("comparison"):
             self.driver.write_plan("results/plan.json")
             shell(self.driver.program("compare") + COMPARE + " --partial")
             self.comparison()
-        elif self.call.had_jobs_of("preflight_job"):
-            self.preflights()
+        elif self.call.had_jobs_of("preflight_job") and "preflight" not in targets:
+            with suppress(CalledProcessError):
+                self.preflights()
 
     def preflights(self) -> None:
         """Show what the preflights found, of the shapes that are planned."""
-        show = self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights)
-        shell(show + " || true")
+        if any(Path(facts).exists() for facts in self.files.preflights):
+            shell(self.driver.program("preflight", "--page", "results/preflight", "--only", *self.plan.preflights))
 
     # The self-test
 
@@ -188,6 +198,11 @@ class Shown(guard.Shows):
     def end_of_selftest(self) -> None:
         """Exit status 1 where a part has not worked, as where a job has failed."""
         sys.exit(0 if self.selftest() else 1)
+
+
+def _there(*files: str) -> bool:
+    """Whether all are made: the call may have ended before, by --until."""
+    return all(Path(file).exists() for file in files)
 
 
 def _say(*lines: str) -> None:
