@@ -211,8 +211,10 @@ def test_what_was_built_and_cannot_be_used_or_could_not_be_built_is_not_kept(
 def test_an_interrupted_build_ends_its_compilers(tmp_path: Path) -> None:
     """What a build has started would go on for minutes, on a login node perhaps."""
     compiling = ["bash", "-c", "sleep 600 & echo $! > pid; wait"]
+    # In the background of a script, SIGINT is ignored.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     place = "from pathlib import Path; from relay.environments.kept import Build; place = Path()"
-    program = f"{place}; Build('quick==1.0', place, place / 'log').run({compiling})"
+    program = f"{heeds}; {place}; Build('quick==1.0', place, place / 'log').run({compiling})"
     building = subprocess.Popen(**python(program), cwd=tmp_path, stderr=subprocess.DEVNULL)
     pid = tmp_path / "pid"
     until(lambda: pid.exists() and pid.read_text().endswith("\n"), "it compiles")
