@@ -1,8 +1,7 @@
 """One process of a job: `python -m relay.launch.worker training.trainer WORK --help`.
 
-The role is the module below `relay` that the process runs: `training.trainer`, `equivalence.gate`,
-`equivalence.reference`, `probe.process` or `preflight.facts`. It is imported inside the guard, so that a failed import
-of the stack is recorded as a fault, too.
+The role is the module below `relay` that the process runs, such as `training.trainer` or `equivalence.gate`. It is
+imported inside the guard, so that a failed import of the stack is recorded as a fault, too.
 """
 
 import faulthandler

@@ -38,7 +38,7 @@ from relay.training.recorder import Recorder
 from relay.training.spot_keeper import Keeper, NotedTask
 from relay.training.timing import Stopwatch
 
-FLUSH_SECONDS = 10.0  # how often records go to the (shared) disk
+FLUSH_SECONDS = 10.0  # records go to the (shared) disk at the first agreement after so long
 
 
 class Trainer:
